@@ -100,8 +100,9 @@ class _Bench:
         def side(_: int, clock: Clock) -> None:
             with clock:
                 found = compare(
-                    self.ledger, spec, wanted, open_job=lambda: job, shown=1, log=harness.quiet
-                )
+                    self.ledger, spec, wanted,
+                    open_job=lambda: job, difference_limit=1, log=harness.quiet,
+                )  # fmt: skip
             check("differences", found.total, 0)
             check("batches", len(found.batches), len(numbers))
 

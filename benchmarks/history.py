@@ -34,7 +34,7 @@ from data import Shape, made
 from fixtures.spark.local import LocalEngine
 from harness import Place, WatchedLedger, quiet
 from semel.archive import layout
-from semel.cli.look import BATCHES_SHOWN
+from semel.cli.reports import BATCHES_SHOWN
 from semel.collect import collect
 from semel.commit import commit
 from semel.finalize import finalize
@@ -286,7 +286,7 @@ def _small(place: Place, options: Namespace) -> dict[str, float]:
 
 def _markers(place: Place, spec: Spec, options: Namespace) -> dict[int, dict[str, float]]:
     """The seconds of the reader and of find, by the number of markers of a sink."""
-    mould = json.loads(min(layout.markers(layout.of(spec)).iterdir()).read_bytes())
+    mould = json.loads(min(layout.markers(layout.archive_folder(spec)).iterdir()).read_bytes())
     [data] = [file for file in mould["files"] if file["kind"] == "data"]
     source = spec.sink_path() / data["path"]
     sink = place.data / "out" / "many"

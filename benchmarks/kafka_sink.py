@@ -36,7 +36,7 @@ from semel.clients.kafka.cluster import Cluster
 from semel.sinks import CommittedBatch
 from semel.sinks.kafka import control
 from semel.sinks.kafka.control import ControlNote
-from semel.sinks.kafka.encode import EncodedMessages, messages
+from semel.sinks.kafka.encode import EncodedMessages, encode_messages
 from semel.sinks.kafka.sink import KafkaSink
 from semel.sinks.kafka.target import KafkaTarget
 from semel.sinks.staged import staged
@@ -79,11 +79,11 @@ def _measure(place: Place, servers: str, options: Namespace) -> dict[str, Any]:
     _fill(servers, target, won)
     sink.check(won.schema, folder)
     headed = KafkaSink(replace(target, headers=(("kind", "kind"),)), "bench")
-    made = [messages(target, won, rows) for rows in staged(won)]
+    made = [encode_messages(target, won, rows) for rows in staged(won)]
     size = sum(some.size for some in made)
     sides = {
         "plain": _plain(servers, lambda: made),
-        "rows": _plain(servers, lambda: (messages(target, won, rows) for rows in staged(won))),
+        "rows": _plain(servers, lambda: (encode_messages(target, won, rows) for rows in staged(won))),
         "dumps": _plain(servers, lambda: _dumped(won)),
         "publish": _publish(sink, won, 1),
         "headers": _publish(headed, won, 1_000),
@@ -174,7 +174,7 @@ def _publish(sink: KafkaSink, won: CommittedBatch, first: int) -> harness.Side:
         fresh = replace(won, batch_id=first + run + 1)
         with clock:
             sink.publish(fresh, fresh.files)
-        note = control.of_batch(sink._target.cluster, sink._target.control, fresh, 10)
+        note = control.batch_note(sink._target.cluster, sink._target.control, fresh, 10)
         check("publish", (note.rows, note.landed), (sum(f.records for f in won.files), True))
 
     return side

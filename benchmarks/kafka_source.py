@@ -64,7 +64,7 @@ _NAMES = {
 def main() -> None:
     parser = harness.options_of(__doc__, runs=5, default=4_000_000, help="default 4 million")
     options = harness.parsed(parser, records=4_000)
-    own = maven.fetched(_POM, FETCHED, "Spark's Kafka connector")
+    own = maven.fetch(_POM, FETCHED, "Spark's Kafka connector")
     with harness.open_place() as place:
         broker = Broker(place.folder / "broker", jars=jars(FETCHED))
         broker.start()

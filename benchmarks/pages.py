@@ -25,7 +25,7 @@ from fixtures.spark.local import LocalEngine
 from grow import Grown
 from harness import Place, WatchedLedger, quiet
 from history import fill
-from semel.airflow.page import shown
+from semel.airflow.page import content
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.reports.days import days
@@ -91,15 +91,15 @@ def _pages(
     from semel.airflow.page.catalog import catalog_of
 
     return {
-        "Pipelines": lambda: shown.overviews(ledger, {daily.name, grown.name}),
+        "Pipelines": lambda: content.overviews(ledger, {daily.name, grown.name}),
         "Days, the newest": lambda: days(ledger, daily, None, now=now),
         "Days, of long ago": lambda: days(ledger, daily, None, now=now, since=old, until=until),
         "Days, by commit": lambda: days(ledger, grown, None, now=now),
-        "Batch": lambda: shown.batch_of(ledger, daily.name, _FIRST),
-        "Batch of a run": lambda: shown.batch_of_run(ledger, daily.name, f"old-{_FIRST}"),
+        "Batch": lambda: content.batch_of(ledger, daily.name, _FIRST),
+        "Batch of a run": lambda: content.batch_of_run(ledger, daily.name, f"old-{_FIRST}"),
         "Catalog, of many batches": lambda: catalog_of(ledger, daily.name),
         "Catalog, of many ids": lambda: catalog_of(ledger, grown.name),
-        "Refused files": lambda: shown.refusals_of(ledger, daily.name),
+        "Refused files": lambda: content.refusals_of(ledger, daily.name),
         "The metric semel.lag": lambda: ledger.rows("metrics", "lag", pipeline=daily.name),
     }
 

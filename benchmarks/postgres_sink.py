@@ -31,9 +31,9 @@ from data import Shape, _frame
 from harness import Clock, Place, in_turn, medians
 from semel.model.manifest import Kind, ManifestFile
 from semel.sinks import CommittedBatch
-from semel.sinks.keys import twice
+from semel.sinks.keys import find_duplicate_key
 from semel.sinks.postgres import encode
-from semel.sinks.postgres.refused import refused
+from semel.sinks.postgres.row_check import find_refused_rows
 from semel.sinks.postgres.sink import PostgresSink
 from semel.sinks.postgres.target import PostgresTarget
 from semel.stage.part_files import write_table
@@ -218,7 +218,7 @@ def _refused(facts: Any, won: CommittedBatch) -> harness.Side:
 
     def side(_: int, clock: Clock) -> None:
         with clock:
-            found = [one for table in tables for one in refused(facts, table)]
+            found = [one for table in tables for one in find_refused_rows(facts, table)]
         harness.check("refused values", found, [])
 
     return side
@@ -227,7 +227,7 @@ def _refused(facts: Any, won: CommittedBatch) -> harness.Side:
 def _twice(won: CommittedBatch) -> harness.Side:
     def side(_: int, clock: Clock) -> None:
         with clock:
-            found = twice(won.files, ("id",))
+            found = find_duplicate_key(won.files, ("id",))
         harness.check("keys twice", found, None)
 
     return side

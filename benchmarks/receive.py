@@ -24,16 +24,16 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import harness
 import nats
 import pytest
+from harness import Clock, check, in_turn, medians, quiet, ratio, table, tell
 
-import harness
 from fixtures.kafka.broker import skipping
 from fixtures.queue import nats as nats_server
 from fixtures.queue import pubsub as pubsub_server
 from fixtures.queue import sqs as sqs_server
 from fixtures.queue.server import KEPT
-from harness import Clock, check, in_turn, medians, quiet, ratio, table, tell
 from semel.clients.queue import Queue
 from semel.clients.queue import nats as nats_client
 from semel.sources.queue.receive import GROUP_BYTES, GROUP_MESSAGES, Bounds, receive
@@ -112,7 +112,9 @@ class _Nats(_Service):
 
     def opened(self, queue: str) -> Queue:
         servers = self.server.servers
-        return nats_client.opened(connection=None, servers=servers, stream=queue, consumer="semel")
+        return nats_client.open_queue(
+            connection=None, servers=servers, stream=queue, consumer="semel"
+        )
 
     def bare(self, queue: str, total: int, path: Path, clock: Clock) -> None:
         loop = asyncio.new_event_loop()
@@ -259,7 +261,7 @@ def _nats_of(folder: Path, pending: int | None) -> Iterator[_Nats]:
 @contextmanager
 def _sqs(folder: Path, of: type[_Sqs] = _Sqs) -> Iterator[_Sqs]:
     with skipping():
-        jars = maven.fetched(sqs_server.POM, KEPT, "ElasticMQ")
+        jars = maven.fetch(sqs_server.POM, KEPT, "ElasticMQ")
     server = sqs_server.ElasticMq(folder, jars, durable=False)
     try:
         server.start()

@@ -105,7 +105,7 @@ class _Bench:
         def side(run: int, clock: Clock) -> None:
             request = f"run {run}"
             with clock:
-                assert replay.look(self.ledger, spec, number, request).why is None
+                assert replay.check_root(self.ledger, spec, number, request).why is None
                 done = replay.run(
                     self.ledger, spec, request, number, self.engine, log=harness.quiet
                 )

@@ -60,7 +60,7 @@ def _calls(node: ast.AST, function: str) -> Iterator[tuple[ast.Call, str]]:
 def _names_a_step(call: ast.Call) -> bool:
     """Whether `next` is given here, and not handed on."""
     given = [keyword.value for keyword in call.keywords if keyword.arg == "next"]
-    return bool(given) and ast.unparse(given[0]) not in ("next", "NO_STEP", "told['next']")
+    return bool(given) and ast.unparse(given[0]) not in ("next", "NO_STEP", "result['next']")
 
 
 def all_places() -> set[str]:

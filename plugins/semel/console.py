@@ -1,6 +1,6 @@
-"""What commands print: results on standard output, progress and errors on standard error.
+"""The output of commands: results on standard output, progress and errors on standard error.
 
-A command ends with `emit`; one whose result is bad news then raises `typer.Exit(1)`.
+A command ends with `emit`, and then raises `typer.Exit(1)` if its result is bad news.
 """
 
 import dataclasses
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 result = Console(highlight=False, soft_wrap=True)
-"""For results. Nothing may be printed here by a command that was given --json, but by `emit`."""
+"""For results. With --json only `emit` may print here."""
 
 progress = Console(stderr=True, highlight=False, soft_wrap=True)
-"""For what a person follows while they wait."""
+"""For lines that a waiting person follows."""
 
-_FOLDED_WIDTH_MIN = 12  # Of a column with its space; so that it stays legible.
+_FOLDED_WIDTH_MIN = 12  # A narrower column, with its space, is not legible.
 
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output, nothing else.")
@@ -35,18 +35,16 @@ AsJson = Annotated[
 
 
 def say(line: str) -> None:
-    """A line for a person who waits, as it is: it may hold what looks like rich's markup."""
+    """Print a progress line verbatim, because it may have text that looks like rich's markup."""
     progress.print(line, markup=False)
 
 
 command: ContextVar[str | None] = ContextVar("command", default=None)
-"""The command that runs, for its answer. None: the command line names none that there is."""
+"""The command that runs, for its answer. None if the command line does not name a command."""
 
 
 def emit(payload: Any, *, as_json: bool, render: Callable[[], None]) -> None:
-    """Print the result: `payload`, a mapping or a dataclass, as the answer in one JSON object, or
-    what `render` prints for people.
-    """
+    """Print the result: `payload` (a mapping or a dataclass) in one JSON object, or by `render`."""
     if as_json:
         print(to_json({"command": command.get(), "answer": payload}))
     else:
@@ -59,38 +57,37 @@ def table(
     folded: Collection[str] = (),
     cut: Collection[str] = (),
 ) -> "Table":
-    """A table without lines, for `show`. `numbers` stand at the right. Where the terminal is narrow,
-    `folded` columns take several lines and `cut` ones end with …; all others stay whole."""
+    """A table without lines, for `show`. `numbers`: right-aligned columns. In a narrow terminal
+    `folded` columns take several lines and `cut` columns end with …; others keep their width."""
     from rich.table import Table
 
-    made = Table(box=None, padding=(0, 1, 0, 0))
+    lineless = Table(box=None, padding=(0, 1, 0, 0))
     for name in columns:
-        made.add_column(
+        lineless.add_column(
             name,
             justify="right" if name in numbers else "left",
             no_wrap=name not in folded,
             overflow="ellipsis" if name in cut else "fold",
         )
-    return made
+    return lineless
 
 
-def show(made: "Table") -> None:
-    """Print a table: in a pipe each row is a whole line; a terminal that is too narrow wraps its
-    lines itself."""
-    widths = [max(map(_width, (column.header, *column.cells))) + 1 for column in made.columns]
+def show(lineless: "Table") -> None:
+    """Print a table. In a pipe each row is one line; a narrow terminal wraps the lines itself."""
+    widths = [max(map(_width, (column.header, *column.cells))) + 1 for column in lineless.columns]
     if result.is_terminal:
         over = max(sum(widths) - result.width, 0)
-        for at, column in enumerate(made.columns):
+        for at, column in enumerate(lineless.columns):
             if not column.no_wrap or column.overflow == "ellipsis":
                 less = min(over, max(widths[at] - _FOLDED_WIDTH_MIN, 0))
                 widths[at], over = widths[at] - less, over - less
-    for width, column in zip(widths, made.columns, strict=True):
+    for width, column in zip(widths, lineless.columns, strict=True):
         column.width = width - 1
-    result.width = max(result.width, sum(widths))  # Else rich cuts what is beyond it.
+    result.width = max(result.width, sum(widths))  # Otherwise rich cuts longer lines.
     with result.capture() as drawn:
-        result.print(made, crop=False)
+        result.print(lineless, crop=False)
     for line in drawn.get().splitlines():
-        print(line.rstrip(), file=result.file)  # The last column would be filled up.
+        print(line.rstrip(), file=result.file)  # rich pads the last column.
 
 
 def _width(cell: Any) -> int:
@@ -102,21 +99,21 @@ def _width(cell: Any) -> int:
 
 
 def fail(error: BaseException, message: str, next: str, *, as_json: bool) -> None:
-    """Print why a command failed, and what to do next: as one JSON object on standard output, or
-    on standard error, where `next: ...` is the last line, if there is a step.
+    """Print why a command failed and the next step: as one JSON object on standard output, or as
+    lines on standard error. There `next: ...` is the last line, if there is a step.
     """
     if as_json:
-        told = {"kind": type(error).__name__, "message": message, "next": next}
-        print(to_json({"command": command.get(), "error": told}))
+        failure = {"kind": type(error).__name__, "message": message, "next": next}
+        print(to_json({"command": command.get(), "error": failure}))
     else:
-        # Not through rich: a path in the message may hold what looks like its markup.
+        # Not through rich: a path in the message may look like its markup.
         print(f"semel: {message}" + f"\nnext: {next}" * bool(next), file=sys.stderr)
 
 
 def to_json(payload: Mapping[str, Any]) -> str:
     """One line of JSON in ASCII, so that any file name fits any terminal's encoding.
 
-    Times are ISO 8601, durations seconds, bytes hexadecimal. TypeError for anything else unknown.
+    Times are ISO 8601, durations seconds, bytes hexadecimal. Raises TypeError for unknown types.
     """
     return json.dumps(payload, default=_plain, allow_nan=False)
 

@@ -1,27 +1,27 @@
-"""The errors of semel: one base, split by what the caller can do about it.
+"""The errors of semel: one base, and a class for each way in which a caller can react.
 
-A message is the fact, the ids, and what to correct, in this order. What to do next is told apart
-from it, as the last line of a task's log and of a command's output: `next: ...`.
+A message has the fact, the ids and the correction, in this order. The next step is separate, as the
+last line of a task's log and of a command's output: `next: ...`.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 AGAIN = "again"
-"""For `next`: the same again, once what the message says is done."""
+"""For `next`: follow the message, then run the same again."""
 
 ANEW = "anew"
-"""For `next`: the run again from its plan on, which plans its batch anew."""
+"""For `next`: run again from plan on, which plans the batch again."""
 
 NO_STEP = "no step"
-"""For `next`: no command helps, only what the message says."""
+"""For `next`: no command helps; follow the message."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Doing:
-    """What failed, as far as that is known: it fills in what an error says to do next.
+    """The call that failed, for the next step of its error.
 
-    `again` and `anew`: how a user does the same once more, or the whole run; as in AGAIN and ANEW.
+    `again` and `anew`: how a user repeats the call, or the whole run; see AGAIN and ANEW.
     """
 
     again: str
@@ -33,9 +33,8 @@ class Doing:
 class SemelError(Exception):
     """Base of every error that semel raises on purpose.
 
-    `next`: the command that goes on from here, ready to be typed, or a step in Airflow's UI, or
-    AGAIN, ANEW or NO_STEP. Left out, it is the first of the class's `rule` of which all fields are
-    known.
+    `next`: the command that goes on from here, ready to paste, or a step in Airflow's UI, or AGAIN,
+    ANEW or NO_STEP. By default it is the first template of `rule` whose fields all have a value.
     """
 
     rule: ClassVar[tuple[str, ...]] = ("{again}",)
@@ -45,7 +44,7 @@ class SemelError(Exception):
         self.next = next
 
     def next_step(self, doing: Doing) -> str:
-        """What to do next, on one line; empty: nothing can be typed."""
+        """The next step, on one line. Empty if no command helps."""
         if self.next == NO_STEP:
             return ""
         if self.next in (AGAIN, ANEW):
@@ -53,37 +52,37 @@ class SemelError(Exception):
         if self.next:
             return self.next
         values = {**vars(doing), "batch": doing.batch_id}
-        known = {name: value for name, value in values.items() if value not in ("", None)}
+        fields = {name: value for name, value in values.items() if value not in ("", None)}
         for template in self.rule:
             try:
-                return template.format_map(known)
+                return template.format_map(fields)
             except KeyError:
                 continue
         return doing.again
 
 
 class RetryableError(SemelError):
-    """The same call may succeed later: a part is away, a lock was not had, an attempt was lost."""
+    """The same call may succeed later: a service is down, a lock is busy, an attempt lost."""
 
 
 class TerminalError(SemelError):
-    """The same call fails again until somebody changes something."""
+    """The same call fails again until a person changes something."""
 
 
 class UsageError(TerminalError):
-    """A command names something that cannot be. Its exit code is that of a wrong usage."""
+    """A command has an invalid argument. It exits with the code of a wrong usage."""
 
 
 class SpecError(TerminalError):
-    """A pipeline's YAML is wrong. The message names file, line and key."""
+    """A pipeline's YAML is invalid. The message names file, line and key."""
 
     rule = ("semel validate",)
 
 
 class SourceError(TerminalError):
-    """The source no longer holds what a plan names: replaced, cut, edited, deleted, unreadable.
+    """The source lacks planned records: they were replaced, cut, edited, deleted or are unreadable.
 
-    `lasting`: nobody can bring it back, so no advice says to do the same again.
+    `lasting`: nothing can bring them back, so no advice is to try again.
     """
 
     rule = ("semel gaps {pipeline}",)
@@ -94,44 +93,44 @@ class SourceError(TerminalError):
 
 
 class ChangedError(SourceError):
-    """What was planned has other records in its place now: somebody corrected or replaced it."""
+    """A person or a pipeline has replaced the planned records by others."""
 
     rule = ("{anew}",)
 
 
 class LimitError(TerminalError):
-    """A declared limit would be broken. Nothing was done; the message says what to change."""
+    """A declared limit would be exceeded. Nothing was done; the message says what to change."""
 
 
 class StateError(TerminalError):
-    """A guarded transition matched no row. The message says what was expected and what is there."""
+    """A guarded transition matched no row. The message has the expected and the actual state."""
 
     rule = ("semel show {batch}", "semel batches {pipeline}", "semel batches")
 
 
 class CorruptionError(TerminalError):
-    """Stored bytes do not match their checksum, or a listed one is missing. Nothing was touched."""
+    """Stored bytes do not match their checksum, or a file is missing. No file was changed."""
 
     rule = ("semel audit {pipeline}",)
 
 
 class AttemptLostError(RetryableError):
-    """This attempt was given up: another one won, or its records overlap with a newer commit."""
+    """This attempt lost: another one won, or its records overlap with a newer commit."""
 
     rule = ("semel show {batch}",)
 
 
 class UnavailableError(RetryableError):
-    """A part (Postgres, Spark, a file system) did not answer."""
+    """A service (Postgres, Spark, a file system) did not answer."""
 
     rule = ("semel check {pipeline}", "semel check")
 
 
 class OutcomeUnknownError(RetryableError):
-    """A commit was sent and its reply was lost: landed or not is unknown until read again."""
+    """The reply to a COMMIT was lost; a new read must find out whether it succeeded."""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says; of one that says nothing, its class."""
+    """The first line of an error's message, or its class name if the message is empty."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

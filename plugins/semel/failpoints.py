@@ -1,11 +1,11 @@
-"""faults: named places where a test may kill, hold up or break the protocol. Off unless armed.
+"""Failpoints: named places where a test can kill, pause or break the protocol. Off by default.
 
-The verbs call `point` before and after each effect (a COMMIT, a file, a name, a deletion). A point
-`<verb>.before_x` in a transaction is its last line: all is done, nothing is committed. tests/chaos
-arms every one of `points`, and fails when one is never passed.
-Armed by `armed` in this process, or by SEMEL_FAULTS="point:kind[:nth],..." when the process starts,
-with kind `raise`, `exit` (at once, as SIGKILL would) or `pause` (until a file in SEMEL_FAULTS_DIR,
-which is made to say so, is removed).
+The verbs call `point` before and after each effect (a COMMIT, a file, a name, a deletion). In a
+transaction, `<verb>.before_x` is the last line before the COMMIT. tests/chaos arms every one of
+`points`, and fails if a run never passes one.
+A test arms a point by `armed` in this process, or by SEMEL_FAULTS="point:kind[:nth],..." at the
+start of a process. The kinds are `raise`, `exit` (at once, like SIGKILL) and `pause` (it creates a
+file in SEMEL_FAULTS_DIR and waits until the test removes it).
 """
 
 import os
@@ -18,29 +18,29 @@ from functools import cache
 from pathlib import Path
 
 EXIT_CODE = 137
-"""What a process that died at a point leaves, as one that was killed does."""
+"""The exit code of a process that died at a point, as after SIGKILL."""
 
 PAUSE_SECONDS_MAX = 60
-"""A pause ends by itself after this long: whoever should end it may be dead."""
+"""A pause ends by itself after this long, because the test that should end it may be dead."""
 
 
 class FaultError(Exception):
-    """What kind `raise` raises. Not a SemelError: it stands for a defect that nobody foresaw."""
+    """The error of kind `raise`. Not a SemelError, because it stands for an unforeseen defect."""
 
 
 class _Fault:
-    """An action that happens at the nth pass of its point, once."""
+    """An action that runs once, at the nth pass of its point."""
 
     def __init__(self, action: Callable[[], object], nth: int) -> None:
         self._action = action
-        self._left = nth
+        self._passes_left = nth
         self._lock = threading.Lock()
         self.hit = False
 
     def __call__(self) -> None:
         with self._lock:
-            self._left -= 1
-            due = self._left == 0
+            self._passes_left -= 1
+            due = self._passes_left == 0
         if due:
             self.hit = True
             self._action()
@@ -52,7 +52,7 @@ _armed: dict[str, list[_Fault]] = {}
 
 
 def point(name: str) -> None:
-    """A place that may be armed. Costs one look at an empty dict when nothing is."""
+    """A place that a test may arm. Costs one look into an empty dict otherwise."""
     if _armed:
         for fault in _armed.get(name, ())[:]:
             fault()
@@ -60,15 +60,15 @@ def point(name: str) -> None:
 
 @cache
 def points() -> tuple[str, ...]:
-    """Every point that there is, by name: the calls of `point` in the package's code."""
+    """The names of all points: the calls of `point` in the package's code."""
     texts = (path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("*.py"))
     return tuple(sorted({name for text in texts for name in _CALL.findall(text)}))
 
 
 def arm(name: str, action: Callable[[], object], nth: int = 1) -> _Fault:
-    """Arm a point until this process ends. ValueError when there is no such point."""
+    """Arm a point until this process ends. Raises ValueError if no point has this name."""
     if name not in points() or nth < 1:
-        raise ValueError(f"no fault point {name!r} (pass {nth}); see semel.failpoints.points")
+        raise ValueError(f"no fault point {name!r} (pass {nth}). See semel.failpoints.points")
     fault = _Fault(action, nth)
     _armed.setdefault(name, []).append(fault)
     return fault
@@ -76,7 +76,7 @@ def arm(name: str, action: Callable[[], object], nth: int = 1) -> _Fault:
 
 @contextmanager
 def armed(name: str, action: Callable[[], object], nth: int = 1) -> Iterator[_Fault]:
-    """Arm a point for the block. The value's `hit` says whether it was passed."""
+    """Arm a point for the block. The fault's `hit` is True once the point was passed."""
     fault = arm(name, action, nth)
     try:
         yield fault
@@ -87,9 +87,9 @@ def armed(name: str, action: Callable[[], object], nth: int = 1) -> Iterator[_Fa
 
 
 def arm_all(text: str, folder: Path | None = None) -> None:
-    """Arm what SEMEL_FAULTS says. ValueError names the part that is wrong."""
+    """Arm the points of SEMEL_FAULTS. Raises ValueError, which names the wrong part."""
     for part in filter(None, text.split(",")):
-        name, kind, *rest = part.split(":")
+        name, kind, *nth = part.split(":")
         if kind == "exit":
             action = _exit
         elif kind == "raise":
@@ -98,16 +98,16 @@ def arm_all(text: str, folder: Path | None = None) -> None:
             action = lambda path=folder / name: pause(path)  # noqa: E731
         else:
             raise ValueError(f"SEMEL_FAULTS: {part!r} is not point:kind[:nth] with a known kind")
-        arm(name, action, int(rest[0]) if rest else 1)
+        arm(name, action, int(nth[0]) if nth else 1)
 
 
 def pause(path: Path) -> None:
-    """Make a file, and wait until somebody removes it. TimeoutError after PAUSE_SECONDS_MAX."""
+    """Create a file and wait until a test removes it. Raises TimeoutError if it stays too long."""
     path.touch()
     end = time.monotonic() + PAUSE_SECONDS_MAX
     while path.exists():
         if time.monotonic() > end:
-            raise TimeoutError(f"nobody removed {path} within {PAUSE_SECONDS_MAX} s")
+            raise TimeoutError(f"no process removed {path} within {PAUSE_SECONDS_MAX} s")
         time.sleep(0.01)
 
 

@@ -1,9 +1,9 @@
-"""finalize: make the winner's files visible. Any number of times, also twice at once.
+"""finalize: make the winner's files visible. It may run any number of times, even twice at once.
 
-A pure decision table (`sinks.judge`) says of each file what to do, by what is there. The sink
-publishes what is missing of the output, the archive takes the rest. Order: these, durably; the
-claims when they are many; success marker (`mark`); `committed -> finalized`; and only then the
-staged names go.
+A pure decision table (`sinks.judge`) maps the state of each file to an action. The sink publishes
+missing output files, the archive takes the other files. The order: these files, durably; the
+claims, if they are many; the success marker; `committed -> finalized`; at last the staged names
+are removed.
 """
 
 import json
@@ -16,11 +16,11 @@ import xxhash
 from sqlalchemy import Connection
 
 from semel import failpoints
-from semel.archive import layout, owned, provenance, write_marker
+from semel.archive import layout, ownership, provenance, write_marker
 from semel.declare.parts import Select
 from semel.errors import AGAIN, ANEW, CorruptionError, RetryableError, StateError
 from semel.ledger import Ledger, Row, pipelines, row, rows
-from semel.ledger.batches import opened
+from semel.ledger.batches import pipeline_and_batch
 from semel.model.arrow import arrow_type
 from semel.model.batch import Batch, BatchStatus, Claim, Counts, Pipeline
 from semel.model.manifest import Kind, ManifestFile
@@ -29,17 +29,17 @@ from semel.pipeline.opening import acknowledge_stored, open_stored
 from semel.pipeline.spec import Spec
 from semel.plan import covered, event_time
 from semel.sinks import CommittedBatch, FinalizeAction, Sink, judge
-from semel.sinks.linked import Linked, LinkedFiles
+from semel.sinks.linked import HardLinkPublisher, LinkedFiles
 from semel.sources import SettledPartition
 from semel.storage import remove_folder
 
-_ROUNDS_MAX = 8  # A twin moves files while we read them at most a few times.
+_ROUNDS_MAX = 8  # A twin can move files under us at most a few times.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finalized:
-    """The answer of finalize. `found`: it had been finalized before. `kept`: patterns of the files
-    that hold its dead letters and decisions.
+    """The answer of finalize. `found`: it was already finalized. `kept`: patterns of the files of
+    its dead letters and decisions.
     """
 
     batch: Batch
@@ -48,109 +48,112 @@ class Finalized:
     marker: Path | None = None
     kept: dict[str, Path] = field(default_factory=dict)
     note: str | None = None
-    """What its source could not be told."""
+    """The failure of the acknowledgement to the source, if it failed."""
 
 
 def finalize(
     ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool = False
 ) -> Finalized:
-    """Finish a committed batch. A finalized one is answered from the ledger, not from files.
+    """Finish a committed batch. For a finalized one the answer comes from the ledger alone.
 
-    `accepting`: rows that the sink refuses go to the archive, as a person has decided.
+    `accepting`: a person decided that rows which the sink refuses go to the archive.
 
-    CorruptionError: a file is missing or is not what the manifest says; nothing was touched.
+    Raises CorruptionError if a file is missing or differs from the manifest; nothing was touched.
     """
     try:
-        done = _finalize(ledger, spec, batch_id, accepting=accepting)
-        return done if done.found else replace(done, note=_acknowledge(ledger, spec, done.batch))
+        result = _finalize(ledger, spec, batch_id, accepting=accepting)
+        if result.found:
+            return result
+        return replace(result, note=_acknowledge(ledger, spec, result.batch))
     except (OSError, CorruptionError) as error:
-        # Keeps F9. What is missing may be so because a twin is done: the staged names go then, and
-        # the output of one that was replaced since.
+        # Keeps F9. Files may be missing because a twin has finished: it removes the staged names,
+        # and a later replay removes replaced output.
         with ledger.transaction() as connection:
             now = row(connection, "finalize", "batch_status", batch_id=batch_id)
         if now["status"] == BatchStatus.FINALIZED:
             return _finalize(ledger, spec, batch_id, accepting=accepting)
         if not isinstance(error, OSError):
-            # The audit, which the error's class names, sees no batch before its marker.
+            # The class's next step is the audit, which does not see a batch without a marker.
             error.next = error.next or AGAIN
             raise
         raise RetryableError(
-            f"batch {batch_id}: {error}; it has committed and stays so. Fix the file system of "
-            "its sink, then run finalize again"
+            f"batch {batch_id}: {error}. The batch stays committed. Fix the file system of its "
+            "sink, then run finalize again"
         ) from error
 
 
 def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> Finalized:
     with ledger.transaction() as connection:
-        pipeline, batch = opened(connection, spec.name, batch_id)
+        pipeline, batch = pipeline_and_batch(connection, spec.name, batch_id)
         won = row(connection, "finalize", "won", batch_id=batch_id)
         if won is None:
             raise StateError(
-                f"batch {batch_id} is {batch.status}, and finalize needs a committed one",
+                f"batch {batch_id} is {batch.status}, and finalize needs a committed batch",
                 next=ANEW,
             )
         files = [
             ManifestFile(**{**r, "kind": Kind(r["kind"])})
             for r in rows(connection, "finalize", "manifest", attempt_id=won["attempt_id"])
         ]
-        # An admission has none of its own.
-        found = [] if batch.admits else rows(connection, "plan", "claims", batch_id=batch_id)
-        claims = [Claim.from_row(r) for r in found]
+        # An admission does not claim anything.
+        claimed = [] if batch.admits else rows(connection, "plan", "claims", batch_id=batch_id)
+        claims = [Claim.from_row(r) for r in claimed]
         values = {"root": batch.root, "generation": batch.generation}
         replays = batch.replays is not None
-        before = rows(connection, "replay", "generations", **values) if replays else []
-        known = owned.known_batches(connection, pipeline)
+        replaced = rows(connection, "replay", "generations", **values) if replays else []
+        batches = ownership.known_batches(connection, pipeline)
         stored = Spec.from_json(batch.spec)
         now = event_time.frontier(connection, stored, pipeline.pipeline_id, batch_id)
     counts = Counts.from_row(won)
     root = Path(pipeline.archive_path)
     marker = layout.marker(root, batch.root)
-    done = Finalized(
+    result = Finalized(
         batch=batch,
         found=True,
         counts=counts,
         marker=marker,
-        kept=layout.all_kept(root, {file.kind for file in files}, batch_id),
+        kept=layout.verdict_globs(root, {file.kind for file in files}, batch_id),
     )
     # Keeps F7.
     if batch.status is BatchStatus.FINALIZED:
-        return done
-    looks, own = LinkedFiles(), batch.replays is None and batch.admits is None
+        return result
+    links, is_first = LinkedFiles(), batch.replays is None and batch.admits is None
     times = event_time.times(ledger, stored, batch)
-    timed = own and event_time.is_timed(stored)
+    timed = is_first and event_time.is_timed(stored)
     complete = ()
     if stored.aggregate:
-        complete = _complete(ledger, pipeline, stored, batch, won, timed=timed)
-    sink = open_stored(stored, spec, pipeline.sink_address, looks)
+        complete = _complete_after(ledger, pipeline, stored, batch, won, timed=timed)
+    sink = open_stored(stored, spec, pipeline.sink_address, links)
     failpoints.point("finalize.before_publish")
-    output = replace(_won(spec, pipeline, batch, won, files, before), complete=complete)
-    refused = layout.kept(root, Kind.REFUSED, batch_id, len(files) + 1)
+    output = _committed_batch(spec, pipeline, batch, won, files, replaced)
+    output = replace(output, complete=complete)
+    refused = layout.batch_file(root, Kind.REFUSED, batch_id, len(files) + 1)
     with sink:
         staged = layout.attempt(root, batch_id, won["fence"]) / "data"
         sink.repair_published(output)
-        owned.check_held(ledger, pipeline, sink, known, staged, replay=replays)
+        ownership.check_target(ledger, pipeline, sink, batches, staged, replay=replays)
         if accepting:
-            sink.publish_accepting(output, lambda rows: write_marker.keep_refused(refused, rows))
+            sink.publish_accepting(output, lambda rows: write_marker.write_refused(refused, rows))
         # Keeps F5.
-        publish(sink, Linked(root, looks), output, files, looks)
+        publish(sink, HardLinkPublisher(root, links), output, files, links)
         count = sink.count_refused(output)
     failpoints.point("finalize.after_publish")
-    content = write_marker.content(spec, pipeline, batch, won, counts, files, times)
-    content |= write_marker.complete(now, timed=event_time.is_one_stream(stored))
+    content = write_marker.marker_content(spec, pipeline, batch, won, counts, files, times)
+    content |= write_marker.completeness(now, timed=event_time.is_one_stream(stored))
     if count:
-        content["files"].append(write_marker.listed(refused, root, Kind.REFUSED, count))
+        content["files"].append(write_marker.marker_entry(refused, root, Kind.REFUSED, count))
     else:
-        refused.unlink(missing_ok=True)  # Of a try that did not land.
-    if ran := provenance.of_attempt(layout.attempt(root, batch_id, won["fence"])):
-        content |= {"code": asdict(ran), "code_digest": ran.digest}
+        refused.unlink(missing_ok=True)  # A failed try left it.
+    if code := provenance.code_of_attempt(layout.attempt(root, batch_id, won["fence"])):
+        content |= {"code": asdict(code), "code_digest": code.digest}
     if batch.replays is None:
-        write_marker.write(root, batch, content, claims)
+        write_marker.write_first_marker(root, batch, content, claims)
     else:
-        write_marker.replace(root, batch, won, content, before, claims)
+        write_marker.replace_marker(root, batch, won, content, replaced, claims)
     sink.copy_marker(output, marker)
     failpoints.point("finalize.after_mark")
     with ledger.transaction() as connection:
-        changed = _finish(connection, pipeline, stored, batch, won, timed=timed)
+        changed = _mark_finalized(connection, pipeline, stored, batch, won, timed=timed)
         now = changed or row(connection, "finalize", "batch_status", batch_id=batch_id)
         failpoints.point("finalize.before_finalized")
     failpoints.point("finalize.after_finalized")
@@ -159,24 +162,24 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     # Keeps F8.
     remove_folder(layout.attempt(root, batch_id, won["fence"]))
     failpoints.point("finalize.after_clean")
-    return replace(done, found=changed is None)
+    return replace(result, found=changed is None)
 
 
 def _acknowledge(ledger: Ledger, spec: Spec, batch: Batch) -> str | None:
-    """Tell the source what is finalized, where it wants to know."""
+    """Acknowledge finalized records to a source that needs it. Returns a note if that failed."""
     stored = Spec.from_json(batch.spec)
     if not stored.source.acknowledged:
         return None
-    found = ledger.rows("partitions", "finalized", batch_id=batch.batch_id)
-    settled = [SettledPartition(**r) for r in found]
+    partitions = ledger.rows("partitions", "finalized", batch_id=batch.batch_id)
+    settled = [SettledPartition(**r) for r in partitions]
     return acknowledge_stored(stored, spec, settled) if settled else None
 
 
-def _finish(
+def _mark_finalized(
     connection: Connection, pipeline: Pipeline, spec: Spec, batch: Batch, won: Row, *, timed: bool
 ) -> Row | None:
-    """`committed -> finalized`, and what that makes complete. None: it was done before. `timed`:
-    the batch moves the event time.
+    """`committed -> finalized`, and the times that become complete. `timed`: the batch moves the
+    event time. Returns None if the batch was already finalized.
     """
     if timed or won["covers"] is not None:
         pipelines.lock(connection, pipeline)
@@ -188,29 +191,29 @@ def _finish(
     return changed
 
 
-def _complete(
+def _complete_after(
     ledger: Ledger, pipeline: Pipeline, spec: Spec, batch: Batch, won: Row, *, timed: bool
 ) -> tuple[tuple[datetime | None, datetime], ...]:
-    """What is complete once a batch is finalized: found in a transaction that is rolled back."""
+    """The times that are complete once a batch is finalized, from a transaction that rolls back."""
     with ledger.transaction() as connection:
-        _finish(connection, pipeline, spec, batch, won, timed=timed)
-        found = row(connection, "completeness", "pipeline", name=spec.name)
+        _mark_finalized(connection, pipeline, spec, batch, won, timed=timed)
+        state = row(connection, "completeness", "pipeline", name=spec.name)
         connection.get_transaction().rollback()
     if spec.source.select is Select.ARRIVAL:
-        return ((None, found["event_time"]),) if found["event_time"] else ()
-    return TimeSet.from_ledger(found["covered"]).ranges
+        return ((None, state["event_time"]),) if state["event_time"] else ()
+    return TimeSet.from_ledger(state["covered"]).ranges
 
 
-def _won(
+def _committed_batch(
     spec: Spec,
     pipeline: Pipeline,
     batch: Batch,
     won: Row,
     files: list[ManifestFile],
-    before: list[Row],
+    replaced: list[Row],
 ) -> CommittedBatch:
     columns = json.loads(won["sink_schema"] or "[]")
-    whole = json.dumps([asdict(file) for file in files], sort_keys=True).encode()
+    manifest = json.dumps([asdict(file) for file in files], sort_keys=True).encode()
     return CommittedBatch(
         pipeline=spec.name,
         batch_id=batch.batch_id,
@@ -218,38 +221,39 @@ def _won(
         commit_seq=batch.commit_seq,
         files=tuple(file for file in files if file.kind is Kind.DATA),
         schema=pa.schema([(name, arrow_type(text)) for name, text in columns]),
-        digest=xxhash.xxh3_128_hexdigest(whole),
-        replaces=tuple(r["batch_id"] for r in before),
+        digest=xxhash.xxh3_128_hexdigest(manifest),
+        replaces=tuple(r["batch_id"] for r in replaced),
         ledger=pipeline.ledger,
     )
 
 
 def publish(
-    sink: Sink, kept: Linked, won: CommittedBatch, files: list[ManifestFile], looks: LinkedFiles
+    sink: Sink, archive: HardLinkPublisher, won: CommittedBatch, files: list[ManifestFile],
+    links: LinkedFiles,
 ) -> None:
     """Make a batch visible and durable, or raise before touching anything.
 
-    `files` is the whole manifest: what of it is not `won`'s goes to the archive, `kept`.
+    `files`: the complete manifest; the files that are not in `won` go to the archive.
     """
-    beside = replace(won, files=tuple(file for file in files if file.kind is not Kind.DATA))
-    files = [*won.files, *beside.files]
+    archived = replace(won, files=tuple(file for file in files if file.kind is not Kind.DATA))
+    files = [*won.files, *archived.files]
     for _ in range(_ROUNDS_MAX):
-        staged = looks.of((file, file.staged_path) for file in files)
-        targets = [*sink.query_presence(won), *kept.query_presence(beside)]
+        staged = links.presence_of((file, file.staged_path) for file in files)
+        targets = [*sink.query_presence(won), *archive.query_presence(archived)]
         failpoints.point("finalize.after_look")
         acts = list(map(judge, staged, targets))
         # Keeps F4.
         broken = [n for n, act in enumerate(acts) if act is FinalizeAction.FAIL]
         if broken:
-            shown = "; ".join(
+            places = "; ".join(
                 f"{files[n].final_path!r}: staged file {staged[n]}, final file {targets[n]}"
                 for n in broken[:5]
             )
             raise CorruptionError(
-                f"batch {won.batch_id}: {len(broken)} of {len(files)} files are not as its "
-                f"manifest says ({shown}); nothing was touched. Restore what is damaged from a "
-                "backup: the batch has committed; and ask whether another ledger writes to this "
-                "sink where what is final is wrong",
+                f"batch {won.batch_id}: {len(broken)} of {len(files)} files differ from its "
+                f"manifest ({places}). Nothing was touched, and the batch stays committed. Restore "
+                "the damaged files from a backup. If final files are wrong, check whether another "
+                "ledger writes to this sink",
                 next=AGAIN,
             )
         missing = [
@@ -258,10 +262,10 @@ def publish(
         failpoints.point("sink.before_publish")
         sink.publish(won, [file for file in missing if file.kind is Kind.DATA])
         failpoints.point("sink.after_publish")
-        kept.publish(beside, [file for file in missing if file.kind is not Kind.DATA])
+        archive.publish(archived, [file for file in missing if file.kind is not Kind.DATA])
         if not missing:
             return
     raise RetryableError(
-        f"batch {won.batch_id}: its files were changed by others {_ROUNDS_MAX} times while "
-        "finalize worked; run this again"
+        f"batch {won.batch_id}: other processes changed its files {_ROUNDS_MAX} times during "
+        "finalize. Run finalize again"
     )

@@ -1,7 +1,7 @@
-"""Where things are: the ledger, Spark, databases, the project's folders, the data folders.
+"""The places of the ledger, Spark, databases, the project's folders and the data folders.
 
-The environment's variables say it; what they leave open, the local stack has written down in its
-state folder. Nothing here starts or imports it.
+Environment variables name them; otherwise a file that the local stack wrote into its state folder.
+This module neither starts nor imports the stack.
 """
 
 import json
@@ -24,8 +24,8 @@ TRANSFORMS_VARIABLE = "SEMEL_TRANSFORMS_DIR"
 DATA_VARIABLE = "SEMEL_DATA_ROOTS"
 AIRFLOW_VARIABLE = "AIRFLOW__API__BASE_URL"
 
-told: dict[str, str] = {}
-"""Variables that Airflow tells a server for a while; they may change, unlike its environment's."""
+airflow_variables: dict[str, str] = {}
+"""Variables that a server reads from Airflow; they may change, unlike its environment's."""
 
 
 def ledger_dsn() -> str:
@@ -36,85 +36,85 @@ def ledger_dsn() -> str:
 def spark_remote() -> str:
     """The Spark Connect server's address: SEMEL_SPARK_REMOTE, else the stack's.
 
-    UnavailableError without either.
+    Raises UnavailableError without either.
     """
     return _address(SPARK_VARIABLE)
 
 
 def connection_variable(name: str) -> str:
-    """The variable that holds the Airflow connection `name`, where there is no Airflow too."""
+    """The variable of the Airflow connection `name`; it also works without Airflow."""
     return f"AIRFLOW_CONN_{name.upper()}"
 
 
 def connection(name: str) -> str | None:
-    """An Airflow connection as a URI or JSON: its variable, else the stack's; None without either.
+    """An Airflow connection as a URI or JSON: its variable, else the stack's.
 
-    TerminalError when what the stack has written down cannot be read.
+    Returns None without either. Raises TerminalError if the stack's file is damaged.
     """
-    return _known(connection_variable(name))
+    return _setting(connection_variable(name))
 
 
 def local_airflow() -> str | None:
-    """The URL of the local stack's Airflow, whose command line needs the environment of the stack.
-    None: there is no local stack.
+    """The URL of the local stack's Airflow, or None without a local stack. That Airflow's command
+    line needs the environment of the stack.
     """
-    return _written().get(AIRFLOW_VARIABLE)
+    return _stack_settings().get(AIRFLOW_VARIABLE)
 
 
 def addresses_file() -> Path:
-    """Where the local stack writes its addresses, by variable. They hold passwords: mode 0600."""
+    """The file of the local stack's addresses, by variable. It has passwords: mode 0600."""
     return state_dir() / "addresses.json"
 
 
 def _address(variable: str) -> str:
-    if found := _known(variable):
-        return found
+    if address := _setting(variable):
+        return address
     raise UnavailableError(
-        f"{variable} is not set, and no local stack is known below {state_dir()}; set {variable}, "
-        "or start it",
-        next=_start(),
+        f"{variable} is not set, and {state_dir()} has no local stack. Set {variable}, or start "
+        "the local stack",
+        next=_start_command(),
     )
 
 
-def _known(variable: str) -> str | None:
-    return _said(variable) or _written().get(variable)
+def _setting(variable: str) -> str | None:
+    return _variable(variable) or _stack_settings().get(variable)
 
 
-def _written() -> dict[str, str]:
-    """What the local stack has written down, by variable; nothing without one."""
+def _stack_settings() -> dict[str, str]:
+    """The addresses that the local stack wrote, by variable; empty without a stack."""
     path = addresses_file()
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {**found}
+        addresses = json.loads(path.read_text(encoding="utf-8"))
+        return {**addresses}
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError) as error:
         raise TerminalError(
-            f"{path} is not what semel wrote ({error}); remove it and start the local stack",
-            next=_start(),
+            f"{path} is damaged ({error}). Remove it and start the local stack",
+            next=_start_command(),
         ) from error
 
 
-def _start() -> str:
+def _start_command() -> str:
     """The command that starts the local stack, if its package is installed."""
     from importlib.metadata import entry_points
 
     return "semel up" if entry_points(group="semel.commands", name="up") else NO_STEP
 
 
-def _said(variable: str) -> str | None:
-    return os.environ.get(variable) or told.get(variable)
+def _variable(variable: str) -> str | None:
+    return os.environ.get(variable) or airflow_variables.get(variable)
 
 
 def project() -> Path | None:
-    """The project's top folder as SEMEL_HOME names it, else the checkout that this file lies in.
+    """The project's top folder: SEMEL_HOME, else the checkout that contains this file.
 
-    None: semel was installed as a package, and nobody has said.
+    Returns None if semel is an installed package and SEMEL_HOME is not set.
     """
     if named := os.environ.get(HOME_VARIABLE):
         return Path(named)
-    above = Path(__file__).resolve().parents[2]
-    return above if (above / "pyproject.toml").is_file() else None
+    checkout = Path(__file__).resolve().parents[2]
+    return checkout if (checkout / "pyproject.toml").is_file() else None
 
 
 def home() -> Path:
@@ -123,31 +123,31 @@ def home() -> Path:
 
 
 def state_dir() -> Path:
-    """State, logs and secrets of the local stack (SEMEL_STATE_DIR, else .semel/ in the project)."""
+    """The local stack's state, logs and secrets: SEMEL_STATE_DIR, else .semel/ in the project."""
     return Path(os.environ.get("SEMEL_STATE_DIR") or home() / ".semel")
 
 
 def sql_dir() -> Path:
-    """schema.sql, migrations/ and queries/: a link to the checkout's sql/, a folder in a wheel."""
+    """The folder of schema.sql, migrations/ and queries/: in a checkout a link to its sql/."""
     return Path(__file__).resolve().parent / "sql"
 
 
 def pipelines_dir() -> Path:
     """The folder of the pipelines' YAML files (SEMEL_PIPELINES_DIR, else dags/pipelines)."""
-    return Path(_said(PIPELINES_VARIABLE) or home() / "dags" / "pipelines")
+    return Path(_variable(PIPELINES_VARIABLE) or home() / "dags" / "pipelines")
 
 
 def transforms_dir() -> Path:
-    """The only folder that transforms are taken from (SEMEL_TRANSFORMS_DIR, else spark_jobs)."""
-    return Path(_said(TRANSFORMS_VARIABLE) or home() / "spark_jobs")
+    """The only folder from which semel loads transforms (SEMEL_TRANSFORMS_DIR, else spark_jobs)."""
+    return Path(_variable(TRANSFORMS_VARIABLE) or home() / "spark_jobs")
 
 
 def data_roots() -> list[Path]:
     """Folders that pipelines may read and write (SEMEL_DATA_ROOTS, `:`-separated, else data/).
 
-    The first one is what relative paths in a pipeline's YAML start from.
+    Relative paths in a pipeline's YAML start from the first one.
     """
-    named = _said(DATA_VARIABLE)
+    named = _variable(DATA_VARIABLE)
     roots = named.split(os.pathsep) if named else [str(home() / "data")]
     return [Path(root).resolve() for root in roots if root]
 
@@ -157,7 +157,7 @@ _resolved: ContextVar[dict[str, Path] | None] = ContextVar("resolved", default=N
 
 @contextmanager
 def resolving_once() -> Iterator[None]:
-    """Within it, `allowed` resolves each path once: symlinks cost some 20 system calls each."""
+    """A block in which `allowed` resolves each path once; a symlink costs some 20 system calls."""
     resolved = _resolved.get()
     token = _resolved.set({} if resolved is None else resolved)
     try:
@@ -167,36 +167,36 @@ def resolving_once() -> Iterator[None]:
 
 
 def allowed(path: str | os.PathLike, key: str) -> Path:
-    """The absolute form of a declared path. TerminalError when it leaves the data roots.
+    """The absolute form of a declared path. Raises TerminalError if it leaves the data roots.
 
-    `key` is the declaration that the error names (`source.path`).
+    `key`: the YAML key in the error (`source.path`).
     """
     resolved = _resolved.get()
     if resolved is None:
-        return _allowed(path, key)
+        return _resolve_allowed(path, key)
     text = os.fspath(path)
     if text not in resolved:
-        resolved[text] = _allowed(path, key)
+        resolved[text] = _resolve_allowed(path, key)
     return resolved[text]
 
 
-def _allowed(path: str | os.PathLike, key: str) -> Path:
+def _resolve_allowed(path: str | os.PathLike, key: str) -> Path:
     roots = data_roots()
     resolved = Path(os.path.realpath(roots[0] / path))
     if not any(resolved.is_relative_to(root) for root in roots):
-        shown = os.pathsep.join(map(str, roots))
+        folders = os.pathsep.join(map(str, roots))
         raise TerminalError(
-            f"{key}: {str(path)!r} lies outside the allowed folders {shown}; "
-            f"move it there, or name its folder in {DATA_VARIABLE}"
+            f"{key}: {str(path)!r} lies outside the allowed folders {folders}. "
+            f"Move it there, or add its folder to {DATA_VARIABLE}"
         )
     return resolved
 
 
 def cache_dir() -> Path:
-    """Where this process keeps filters of id runs. It is made when it is not there, mode 0700.
+    """The folder for filters of id runs; semel creates it with mode 0700.
 
-    SEMEL_CACHE_DIR, else cache/ in a state folder of this user's, else one below the system's
-    temporary folder. TerminalError when it cannot be made, or others could write to it.
+    SEMEL_CACHE_DIR, else cache/ in a state folder of this user, else one below the system's
+    temporary folder. Raises TerminalError if semel cannot create it, or others could write to it.
     """
     user = os.geteuid()
     if named := os.environ.get(CACHE_VARIABLE):
@@ -207,17 +207,17 @@ def cache_dir() -> Path:
         path = Path(tempfile.gettempdir()).resolve() / f"semel-{user}"
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.lstat()
+        stats = path.lstat()
     except OSError as error:
         raise TerminalError(
-            f"the cache folder {path} cannot be made ({error}); name one of this user's in "
-            f"{CACHE_VARIABLE}"
+            f"semel cannot create the cache folder {path} ({error}). Set {CACHE_VARIABLE} to a "
+            "folder of this user"
         ) from error
-    # Others could plant a link in a folder that all may write to, or a filter that knows no id.
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o022:
+    # In a folder that others may write to, they could plant a link or a filter that hides ids.
+    if not stat.S_ISDIR(stats.st_mode) or stats.st_uid != user or stats.st_mode & 0o022:
         raise TerminalError(
-            f"the cache folder {path} is not this user's alone (owner {found.st_uid}, mode "
-            f"{stat.S_IMODE(found.st_mode):o}; this user is {user}); remove it, or name another in "
-            f"{CACHE_VARIABLE}"
+            f"the cache folder {path} must be a folder that only user {user} can write to; its "
+            f"owner is {stats.st_uid}, its mode {stat.S_IMODE(stats.st_mode):o}. Remove it, or set "
+            f"{CACHE_VARIABLE} to another folder"
         )
     return path

@@ -1,6 +1,6 @@
-"""Durable file operations: write once, fsync, rename without ever replacing. Local file systems.
+"""Durable operations on local files: write once, fsync, rename without ever replacing.
 
-Checksums are xxh3_128: they find damage and edits at memory speed. They are no signature.
+Checksums are xxh3_128: they detect damage and edits at memory speed. They are not signatures.
 """
 
 import errno
@@ -17,14 +17,15 @@ import xxhash
 from semel import failpoints
 from semel.errors import TerminalError, UnavailableError
 
-_READ_BYTES = 256 << 10  # What a core keeps in its own cache.
+_READ_BYTES = 256 << 10  # Fits into the cache of a core.
 
 
 class Sealed(io.RawIOBase):
-    """A new file that is hashed while it is written and fsynced when it is closed.
+    """A new file that hashes its bytes on writing and calls fsync on closing.
 
-    Made by a task in a folder that the driver made: it never makes folders of the attempt itself,
-    so a zombie task of a deleted attempt fails here. FileExistsError when the name is taken.
+    A task creates it in a folder that the driver has created. It never creates the attempt's
+    folders, so a zombie task of a deleted attempt fails here. Raises FileExistsError if the name
+    exists.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
@@ -39,9 +40,9 @@ class Sealed(io.RawIOBase):
 
     def write(self, data) -> int:  # noqa: ANN001 - any buffer
         view = memoryview(data).cast("B")
-        done = 0
-        while done < len(view):
-            done += self._file.write(view[done:])
+        written = 0
+        while written < len(view):
+            written += self._file.write(view[written:])
         self._hash.update(view)
         self.size += len(view)
         return len(view)
@@ -73,12 +74,12 @@ def checksum(path: str | os.PathLike) -> str:
 
 
 def checksum_of(file: io.RawIOBase | io.BufferedReader) -> str:
-    """The checksum of an open file, from where it stands."""
-    found = xxhash.xxh3_128()
+    """The checksum of an open file, from its current position."""
+    digest = xxhash.xxh3_128()
     view = memoryview(bytearray(_READ_BYTES))
     while count := file.readinto(view):
-        found.update(view[:count])
-    return found.hexdigest()
+        digest.update(view[:count])
+    return digest.hexdigest()
 
 
 def sync_folder(path: str | os.PathLike) -> None:
@@ -93,13 +94,13 @@ def sync_folder(path: str | os.PathLike) -> None:
 
 
 def sync_file(path: str | os.PathLike) -> None:
-    """Make durable what somebody else has written into a file."""
+    """Make durable what another process has written into a file."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents, each durably."""
+    """Create a folder and its missing parents, each durably."""
     missing = [path, *path.parents]
     missing = missing[: next(i for i, p in enumerate(missing) if p.is_dir())]
     for folder in reversed(missing):
@@ -110,16 +111,16 @@ def make_folder(path: Path) -> None:
 
 
 def link_new(source: Path, target: Path) -> None:
-    """Give a file a second name. FileExistsError when that is taken: nothing is ever replaced."""
+    """Give a file a second name. Raises FileExistsError if that exists; it never replaces one."""
     failpoints.point("storage.before_link")
     try:
         # Keeps F3, L3.
         os.link(source, target)
     except PermissionError as error:
-        if error.errno != errno.EPERM:  # EACCES: the folder may not be written just now.
+        if error.errno != errno.EPERM:  # EACCES: the folder is not writable now.
             raise
         raise UnavailableError(
-            f"{target.parent} does not take hard links ({error}); a sink needs one local file "
+            f"{target.parent} does not take hard links ({error}). Put the sink on one local file "
             "system"
         ) from error
     failpoints.point("storage.after_link")
@@ -127,7 +128,7 @@ def link_new(source: Path, target: Path) -> None:
 
 # Keeps L3.
 def check_links(source: Path, target: Path) -> None:
-    """Prove that files of one folder can be given names in another. TerminalError otherwise."""
+    """Raise TerminalError if semel cannot link files of one folder into another."""
     probe = source / f".link-{os.urandom(4).hex()}"
     try:
         with Sealed(probe):
@@ -139,47 +140,47 @@ def check_links(source: Path, target: Path) -> None:
 
 # Keeps S24.
 def check_links_of(files: Iterable[str | os.PathLike], target: Path) -> None:
-    """Prove it of files that tasks made, maybe as other users: one of each owner and mode is tried.
+    """Check the same for files of tasks, which may run as other users: one per owner and mode.
 
-    TerminalError says whose files cannot be given a name in `target`.
+    Raises TerminalError, which names the owner whose files cannot have a name in `target`.
     """
     tried = set()
     for path in map(Path, files):
-        found = path.stat()
-        kind = (found.st_dev, found.st_uid, found.st_gid, found.st_mode)
+        stats = path.stat()
+        kind = (stats.st_dev, stats.st_uid, stats.st_gid, stats.st_mode)
         if kind not in tried:
             tried.add(kind)
             _try_link(path, target)
 
 
 def _try_link(path: Path, target: Path) -> None:
-    """Give a file a second name in a folder, and take it away again."""
+    """Give a file a second name in a folder, and remove that name again."""
     other = target / f".link-{os.urandom(4).hex()}"
     try:
         os.link(path, other)
         other.unlink()
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-            raise  # The folder cannot be written at all, which is another story.
+            raise  # No write to the folder works, with or without links.
         owner, user = path.stat().st_uid, os.geteuid()
         if error.errno == errno.EPERM and owner != user:
-            # The kernel's fs.protected_hardlinks lets one link what one owns, or reads and writes.
+            # With fs.protected_hardlinks a user can link only files that it owns or can write.
             raise TerminalError(
-                f"user {user} cannot name files that user {owner} made ({error}): "
-                "fs.protected_hardlinks is on. Run executors and driver as one user, or give both "
-                "a common group and the executors umask 002; nothing was committed"
+                f"user {user} cannot link files of user {owner} ({error}), because "
+                "fs.protected_hardlinks is on. Nothing was committed. Run executors and driver as "
+                "one user, or give both a common group and the executors umask 002"
             ) from error
         raise TerminalError(
-            f"{target} does not take hard links of files in {path.parent} ({error}); give the "
-            "sink one local file system that has them"
+            f"{target} does not take hard links of files in {path.parent} ({error}). Put the sink "
+            "and its archive on one local file system that supports them"
         ) from error
 
 
 # Keeps F6.
 def write_new(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, durably: temporary, fsync, link, fsync of the folder.
+    """Write a file atomically and durably: temporary, fsync, link, fsync of the folder.
 
-    FileExistsError when the name is taken.
+    Raises FileExistsError if the name exists.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
@@ -194,19 +195,19 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def remove_folder(path: Path) -> int:
-    """Remove a folder and all below it, which others may be removing too. Returns bytes freed."""
+    """Remove a folder and its contents; another process may do the same. Returns bytes freed."""
     freed = 0
     for folder, _, names in os.walk(path):
         for name in names:
             with suppress(FileNotFoundError):
                 freed += os.lstat(os.path.join(folder, name)).st_size
 
-    def gone(function: object, name: str, error: tuple) -> None:  # noqa: ARG001 - rmtree's own form
-        # A zombie task may still add a file: the folder is then left for the next time.
+    def ignore(function: object, name: str, error: tuple) -> None:  # noqa: ARG001 - rmtree's form
+        # A zombie task may still add a file. Then the folder stays for the next time.
         if error[1].errno not in (errno.ENOENT, errno.ENOTEMPTY):
             raise error[1]
 
     failpoints.point("storage.before_rmtree")
-    shutil.rmtree(path, onerror=gone)
+    shutil.rmtree(path, onerror=ignore)
     failpoints.point("storage.after_rmtree")
     return freed

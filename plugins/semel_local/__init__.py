@@ -1,5 +1,5 @@
-"""The local stack and the demo: servers that a newcomer and the tests need, and semel does not.
+"""The local stack and the demo: servers for newcomers and tests, which semel itself does not need.
 
-A package beside the library, with its own wheel. It adds `semel up`, `down`, `status` and `demo` to
-the command line; the library imports nothing of it.
+This is a package of its own, with its own wheel. It adds `semel up`, `down`, `status` and `demo` to
+the command line. The library does not import it.
 """

@@ -1,4 +1,4 @@
-"""`semel up | down | status | demo`: what this package adds to the command line of semel."""
+"""`semel up | down | status | demo`: the commands that this package adds to semel."""
 
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -16,26 +16,28 @@ def up(
         bool | None,
         typer.Option(
             "--kafka/--no-kafka",
-            help="With a Kafka broker too, which Maven fetches, or without. Left out: as before.",
+            help="Also start a Kafka broker, which Maven fetches. Default: as in the last `up`.",
         ),
     ] = None,
     nats: Annotated[
         bool | None,
-        typer.Option("--nats/--no-nats", help="With a NATS server too, or without, likewise."),
+        typer.Option(
+            "--nats/--no-nats", help="Also start a NATS server. Default: as in the last `up`."
+        ),
     ] = None,
     store: Annotated[
         bool | None,
         typer.Option(
             "--store/--no-store",
-            help="With an object store too, which Go builds, or without, likewise.",
+            help="Also start an object store, which Go builds. Default: as in the last `up`.",
         ),
     ] = None,
     as_json: console.AsJson = False,
 ) -> None:
     """Start PostgreSQL, Spark and Airflow on this machine, and wait until they are healthy.
 
-    What runs already is left alone. State, logs and passwords are below .semel/. Pipelines find
-    the servers by the connections `kafka`, `nats` and `store`.
+    Servers that already run stay as they are. State, logs and passwords are below .semel/.
+    Pipelines reach the servers through the connections `kafka`, `nats` and `store`.
 
     Example: semel up
     """
@@ -52,14 +54,14 @@ def up(
     def render() -> None:
         _table(state)
         login = f"user {ends.airflow_user}, password {ends.airflow_password}"
-        known = login if ends.airflow_user else "with the logins that you have set up"
-        console.result.print(f"Airflow: {ends.airflow_url}, {known}")
+        access = login if ends.airflow_user else "with the logins that you have set up"
+        console.result.print(f"Airflow: {ends.airflow_url}, {access}")
 
     console.emit(payload, as_json=as_json, render=render)
 
 
 def down(as_json: console.AsJson = False) -> None:
-    """Stop everything that `semel up` started. Data, logs and passwords stay.
+    """Stop all servers that `semel up` has started. Data, logs and passwords stay.
 
     Example: semel down
     """
@@ -70,7 +72,7 @@ def down(as_json: console.AsJson = False) -> None:
 
 
 def status(as_json: console.AsJson = False) -> None:
-    """Say of each part how it is, where it answers and where its log is. Exit 1 when one is down.
+    """Show the health, address and log of each server. Exits with 1 if a server is down.
 
     Example: semel status --json
     """
@@ -85,24 +87,25 @@ def status(as_json: console.AsJson = False) -> None:
 @resumes
 def demo(
     kafka: Annotated[
-        bool, typer.Option("--kafka", help="Through topics of a Kafka broker, not files.")
+        bool, typer.Option("--kafka", help="Use topics of a Kafka broker, not files.")
     ] = False,
     queue: Annotated[
-        bool, typer.Option("--queue", help="Through a queue of a NATS server, not files.")
+        bool, typer.Option("--queue", help="Use a queue of a NATS server, not files.")
     ] = False,
     lake: Annotated[
-        bool, typer.Option("--lake", help="From a bucket of an object store to a Delta table.")
+        bool, typer.Option("--lake", help="Read a bucket of an object store, write a Delta table.")
     ] = False,
     as_json: console.AsJson = False,
 ) -> None:
     """Land a week of real flights, run it through Airflow, and compare with the known truth.
 
-    Each call lands the next week; a call that failed is taken up again. Two pipelines read it: one
-    writes each flight once, one counts by day into a table; a third one sums up delays by airport
-    from what the first one wrote. With --kafka one follows a topic by
-    its schedule and publishes to another one, and one is backfilled by date. With --queue one
-    receives what a queue delivers more than once. With --lake one reads the objects of a bucket and
-    commits to a Delta table, which DuckDB reads. Exit 1 when a number or an audit is not right.
+    Each call lands the next week, or resumes a call that failed. Two pipelines read the week: one
+    writes each flight once, the other counts flights by day into a table. A third pipeline sums
+    delays by airport from the first one's output. With --kafka, one pipeline follows a topic by its
+    schedule and publishes to another topic, and one is backfilled by date. With --queue, a pipeline
+    receives messages that a queue delivers more than once. With --lake, a pipeline reads objects of
+    a bucket and commits to a Delta table, which DuckDB reads. Exits with 1 if a number is wrong or
+    an audit fails.
 
     Example: semel demo
     """
@@ -133,7 +136,7 @@ def _payload(state: StackState) -> dict[str, Any]:
 
 
 def _table(state: StackState) -> None:
-    # Plain columns: addresses and logs are for copying, so nothing is cut to the terminal's width.
+    # Plain columns, because a table would cut addresses and logs to the terminal's width.
     for part in state.parts:
         pid = f"pid {part.pid}" if part.pid else ""
         columns = f"{part.name:<18}{part.health:<10}{pid:<12}{part.address:<32}{part.log or ''}"

@@ -112,7 +112,7 @@ def test_a_dag_runs_on_each_batch_once(stack: Stack) -> None:
         lambda: [line for line in looked(stack) if line.startswith(f"batch {batch}: ")],
         "the DAG that runs on it", 60,
     )  # fmt: skip
-    marker = layout.marker(layout.of(pipeline.find("shop")), batch)
+    marker = layout.marker(layout.archive_folder(pipeline.find("shop")), batch)
     assert said == [f"batch {batch}: 10 new, {marker}"]
     before = told(stack)
     assert len(before) == len(set(before)), "a batch was told twice"
@@ -157,7 +157,7 @@ def staged_to_the_middle(stack: Stack, name: str) -> tuple[str, str]:
     the run, and the driver of its attempt: host and process of the stage task.
     """
     run = stack.airflow.trigger(name)
-    staging = layout.of(pipeline.find(name)) / "staging"
+    staging = layout.archive_folder(pipeline.find(name)) / "staging"
     wait_for(lambda: any(staging.glob("b*/f0001/spill/*")), "the first spill")
     assert attempts(stack, name, run) == [(1, "running")]
     ((driver,),) = stack.query(

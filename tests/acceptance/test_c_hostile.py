@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from airflow_rest import Airflow
 from fix_stack import Begun, CommandLines, Stack
 from semel import pipeline
-from semel_local import stack as semel_stack
 from semel.archive import layout
 from semel.errors import UnavailableError
 from semel.spark.session import open_engine
+from semel_local import stack as semel_stack
 from semel_local.stack import layout as stack_layout
 
 TEXT_BYTES_MAX = 32 << 20
@@ -45,7 +45,7 @@ def test_no_secret_is_shown_by_a_run(stack: Stack, begun: Begun) -> None:
     logs = [stack.airflow.log("shop", begun.shop, task) for task in tasks]
     assert all(logs) and not shown(secrets, str(logs).encode())
     assert not shown(secrets, str(answers).encode())
-    markers = layout.of(pipeline.find("shop")) / "markers"
+    markers = layout.archive_folder(pipeline.find("shop")) / "markers"
     assert not [m for m in markers.iterdir() if shown(secrets, m.read_bytes())]
 
 

@@ -177,9 +177,9 @@ def test_a_backfill_is_made_from_the_page(stack: Stack, page: Page) -> None:
     frame.get_by_role("button", name="Show").click()
     frame.locator("#d20261104").get_by_role("link", name="backfill").click()
     expect(frame.get_by_role("heading", level=1)).to_have_text("visits: backfill 2026-11-04")
-    expect(frame.locator("main")).to_contain_text("1 run, of the logical date 2026-11-04")
+    expect(frame.locator("main")).to_contain_text("1 run, with the logical date 2026-11-04")
     frame.get_by_role("button", name="Backfill").click()
-    expect(frame.get_by_role("heading", level=1)).to_have_text("visits: the backfill is made")
+    expect(frame.get_by_role("heading", level=1)).to_have_text("visits: the backfill has started")
     [made] = stack.airflow.call("GET", f"/api/v2/backfills?dag_id={VISITS}")["backfills"]
     stack.airflow.end_backfill(made["id"])
     assert made["from_date"] == "2026-11-04T00:00:00Z"
@@ -202,7 +202,7 @@ def test_a_file_is_accepted_on_the_page(stack: Stack, page: Page) -> None:
     page.get_by_role("button", name="Accept the file").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("visits: the file is accepted")
     page.get_by_role("link", name="The refused files").click()
-    expect(page.get_by_text("No file is refused")).to_be_visible()
+    expect(page.get_by_text("would not refuse any file now")).to_be_visible()
     code, _, said = stack.call("run", VISITS, "--interval", "2026-11-02", "2026-11-03")
     assert code == 0, said
 

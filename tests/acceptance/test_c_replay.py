@@ -143,17 +143,17 @@ def test_a_wrong_transform_is_corrected(stack: Stack, sold: list[date], ui: Ui) 
     frame.get_by_label("to").fill(f"{days[-1]}")
     frame.get_by_role("button", name="Show").click()
     expect(frame.locator("tbody tr[id]")).to_have_count(3)
-    frame.get_by_role("link", name="replay what is shown").click()
+    frame.get_by_role("link", name="replay these days").click()
     confirm(frame)
     rows = frame.locator("tbody tr")
     expect(rows).to_have_count(3)
     expect(rows.first).to_contain_text("yes")
-    expect(frame.get_by_text("the code and declaration of now")).to_have_count(0)
+    expect(frame.get_by_text("the current code and declaration")).to_have_count(0)
     picture(ui.page, "replay")
     known = stack.airflow.runs(NAME)
     frame.get_by_role("button", name="Replay", exact=True).click()
     expect(frame.get_by_role("heading", level=1)).to_have_text(
-        f"{NAME}: the replay is on its way"
+        f"{NAME}: the replay has started"
     )
     [run] = stack.airflow.runs(NAME) - known
     stack.airflow.succeeded(NAME, run)

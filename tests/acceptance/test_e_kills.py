@@ -6,9 +6,9 @@ import signal
 
 import psutil
 import pytest
-from fix_stack import Stack
 from test_b_airflow import attempts, output, staged_to_the_middle
 
+from fix_stack import Stack
 from fixtures.batches.workbench import events
 from fixtures.wait import wait_for
 from semel_local.stack import process
@@ -29,7 +29,7 @@ def test_the_log_of_a_task_whose_spark_is_killed(stack: Stack) -> None:
     stack.airflow.succeeded("cut", run)
     said = stack.airflow.log("cut", run, "stage", 1)
     first = next(n for n, line in enumerate(said) if line.startswith("the Spark job failed: "))
-    assert "Spark was started again while it ran the job" in said[first], said
+    assert "Spark was restarted while it ran the job" in said[first], said
     assert "next: nothing, Airflow tries this task again by itself (try 2 of 4)" in said[first:]
     again = [line for line in said if line.startswith("Airflow tries this task again at ")]
     assert len(again) == 1 and again[0].endswith(" UTC (try 2 of 4, retry_delay)"), said
@@ -42,7 +42,7 @@ def test_the_log_of_a_task_whose_spark_is_killed(stack: Stack) -> None:
 def test_every_part_comes_back_after_sigkill(stack: Stack) -> None:
     """Each killed part is restarted and healthy, and nothing of the former one lives beside it."""
     before = stack.records()
-    former = {name: [process.identify(pid) for pid in one.left()] for name, one in before.items()}
+    former = {name: [process.identify(pid) for pid in one.living_pids()] for name, one in before.items()}
     for name, record in before.items():
         # Of two parts the leader is killed, of the others the main process.
         victim = record.leader if name in ("spark", "scheduler") else record.main

@@ -282,12 +282,12 @@ def told_of_failure(own: OwnAirflow, airflow: Airflow) -> None:
 
     [body] = wait_for(bodies, "the failure at the hook")
     assert (body["pipeline"], body["task"], body["run"]) == ("strict", "plan", run)
-    assert "strict has nothing to read, and source.on_empty is fail" in body["error"]
+    assert "strict: the source shows nothing to read, and source.on_empty is fail" in body["error"]
     assert body["log"].startswith(f"{own.url}/dags/strict/runs/")
     [mail] = wait_for(lambda: own.mail.mails, "the mail of the failure")
     assert mail["Subject"] == body["title"] == "semel: strict: plan failed"
     said = airflow.log("strict", run, "plan")
-    assert any("told the connection hook of this" in line for line in said)
+    assert any("notified the connection hook" in line for line in said)
     assert not any(own.web.url + HOOK in line for line in said), "an address may be a secret"
 
 

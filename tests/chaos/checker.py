@@ -83,7 +83,7 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
 def _read(spec: Spec) -> Found:
     found = Found()
     places, names = [], {}
-    roots = {"sink": spec.sink_path(), "archive": layout.of(spec)}
+    roots = {"sink": spec.sink_path(), "archive": layout.archive_folder(spec)}
     landed = None if roots["sink"] else landed_of(spec)
     for path in sorted((roots["archive"] / "markers").glob("b*.json")):
         marker = json.loads(path.read_text())
@@ -197,7 +197,7 @@ def _place(found: Found, position: Position) -> tuple[int, int, int]:
 
 
 def _assert_nothing_else(spec: Spec, found: Found) -> None:
-    own = layout.of(spec)
+    own = layout.archive_folder(spec)
     there = {
         path
         for root in filter(None, (spec.sink_path(), own))

@@ -66,7 +66,7 @@ class Spooled:
     def receive(self, queue: Queue | None = None, **bounds: float) -> ReceiveResult:
         """Until nothing more comes that a dead receiver held."""
         bounds = {"idle": self.IDLE_SECONDS, "seconds": 600, **bounds}
-        with queue or self.spec.source.opened_queue() as opened:
+        with queue or self.spec.source.open_queue() as opened:
             return receive(opened, self.spool.path, "events", Bounds(**bounds), quiet)
 
     def drain(self) -> list[ReceiveResult]:
@@ -186,8 +186,8 @@ class Heard(Queue):
         self.handed_back += [self.held[handle] for handle in handles]
         self._queue.hand_back(handles)
 
-    def about(self):  # noqa: ANN201
-        return self._queue.about()
+    def describe(self):  # noqa: ANN201
+        return self._queue.describe()
 
     def extend(self, handles: Sequence[str]) -> None:
         self._queue.extend(handles)
@@ -203,4 +203,4 @@ def line(bench: Workbench, nats: Nats) -> Line:
 
 @pytest.fixture
 def heard(line: Line) -> Heard:
-    return Heard(line.spec.source.opened_queue())
+    return Heard(line.spec.source.open_queue())

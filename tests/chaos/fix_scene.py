@@ -146,7 +146,7 @@ def attempts(ledger: Ledger, batch_id: int) -> list[str]:
 
 
 def staged_folders(spec: Spec) -> list[Path]:
-    return sorted(layout.staging(layout.of(spec)).glob("b*/f*"))
+    return sorted(layout.staging(layout.archive_folder(spec)).glob("b*/f*"))
 
 
 def manifest(ledger: Ledger, batch_id: int) -> list[tuple[Path, Path]]:
@@ -213,7 +213,7 @@ def waiting(scene: Scene, request: str, root: int = ROOT) -> int:
 
 
 def marker(scene: Scene, root: int = ROOT) -> Path:
-    return layout.marker(layout.of(scene.spec), root)
+    return layout.marker(layout.archive_folder(scene.spec), root)
 
 
 def shown(scene: Scene, root: int = ROOT) -> dict:
@@ -232,7 +232,7 @@ def outputs(scene: Scene, generation: int, root: int = ROOT) -> list[Path]:
 
 def tree(scene: Scene) -> dict[str, bytes]:
     """All that is promised to anybody: sink and archive, without staging and temporary files."""
-    own = layout.of(scene.spec)
+    own = layout.archive_folder(scene.spec)
     return {
         str(path): path.read_bytes()
         for folder in (scene.spec.sink_path(), own)

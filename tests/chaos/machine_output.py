@@ -40,7 +40,7 @@ class Output:
     """The output of one pipeline, as a reader of whole batches sees it grow."""
 
     def __init__(self, spec: Spec, states: dict[tuple[int, str], bytes]) -> None:
-        self.roots = {"sink": spec.sink_path(), "archive": layout.of(spec)}
+        self.roots = {"sink": spec.sink_path(), "archive": layout.archive_folder(spec)}
         self.by_bucket = spec.dedup.scope == "bucket"
         self.horizon = spec.dedup.horizon
         self.states = states

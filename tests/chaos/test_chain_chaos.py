@@ -79,7 +79,7 @@ class Chain:
         self.dying(lambda: self.follows(root))
 
     def follows(self, root: int) -> None:
-        links = downstream.look(self.ledger, self.specs[0], {root: False})
+        links = downstream.find_followers(self.ledger, self.specs[0], {root: False})
         downstream.refuse(self.specs[0], links, alone="")
         list(downstream.run(self.ledger, links, Keeping(None), quiet, request=None, command=""))
 
@@ -138,7 +138,7 @@ def test_half_of_a_replay_is_not_read(bench: Workbench, ledger: Ledger, point: s
 
     with failpoints.armed(point, dies, 1) as fault, pytest.raises(FaultError):
         again(up, 5)
-    assert fault.hit and replay.renewed(ledger, a, 2) == []
+    assert fault.hit and replay.replaced_parts(ledger, a, 2) == []
     replayed(ledger, a, 2, "down")
     assert settled(a).ids == ids(0, 10) and run(ledger, a, "r2").plan.refusals == ()
     again(up, 5)

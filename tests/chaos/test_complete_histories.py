@@ -31,9 +31,9 @@ from semel import failpoints
 from semel.archive.marker import markers
 from semel.commit import commit
 from semel.errors import SemelError, StateError
-from semel.finalize import _finish, finalize
+from semel.finalize import _mark_finalized, finalize
 from semel.ledger import Ledger, change, pipelines, row
-from semel.ledger.batches import opened
+from semel.ledger.batches import pipeline_and_batch
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
 from semel.plan import abandon, event_time, partitions, plan
@@ -226,9 +226,9 @@ class History:
                 )  # fmt: skip
             return
         with self.ledger.transaction() as connection:
-            pipeline, found = opened(connection, self.name, batch)
+            pipeline, found = pipeline_and_batch(connection, self.name, batch)
             assert pipelines.find(connection, self.name) == pipeline
-            _finish(connection, pipeline, self.spec, found, {"covers": None}, timed=True)
+            _mark_finalized(connection, pipeline, self.spec, found, {"covers": None}, timed=True)
 
     def sets_times(self, batch: int) -> None:
         """As stage does."""
@@ -314,7 +314,7 @@ class History:
         if self.told:
             assert self.now is not None and self.now >= self.told
         self.told = self.now
-        known = completeness.of(self.ledger, self.spec)
+        known = completeness.read_completeness(self.ledger, self.spec)
         assert known.event_time == self.now
 
     told: datetime | None = None
@@ -525,7 +525,7 @@ class LedgerHistory:
                 )  # fmt: skip
                 self.claimed[made["batch_id"]] = takes
             elif is_full:
-                event_time.look(connection, self.spec, self.pipeline)
+                event_time.record_full_plan(connection, self.spec, self.pipeline)
 
     def version(self) -> int:
         with self.ledger.engine.connect() as connection:

@@ -289,7 +289,7 @@ def test_a_name_is_taken_before_the_link(scene: Scene) -> None:
         " ORDER BY ordinal"
     )
     [first, *_] = [Path(row["final_path"]) for row in sql(scene.ledger, text, batch=batch_id)]
-    marker = layout.of(scene.spec) / "markers" / f"b{batch_id:08d}.json"
+    marker = layout.archive_folder(scene.spec) / "markers" / f"b{batch_id:08d}.json"
     with (
         failpoints.armed("storage.before_link", lambda: first.write_bytes(b"not ours")) as fault,
         pytest.raises(CorruptionError, match="final file wrong"),

@@ -97,7 +97,7 @@ def test_a_batch_commits_while_ids_are_read(bench: Workbench, ledger: Ledger) ->
         run(ledger, old, "r2")
 
     with failpoints.armed("exact.before_lock", rival):
-        with pytest.raises(RetryableError, match="batch 2 of events has committed.*Run this again"):
+        with pytest.raises(RetryableError, match="events: batch 2 has committed, .*Run this again"):
             exact(ledger, bench.spec(), log=quiet)
     assert sql(ledger, "SELECT id_run_id FROM semel.id_run") == []
     spec = bench.spec()

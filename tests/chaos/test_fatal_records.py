@@ -79,7 +79,7 @@ def test_the_record_is_named_and_the_advice_works(
     assert [run()[0] for _ in range(2)] == [-signal.SIGSEGV] * 2
     step = shell.fails("semel run events --request r1")
     byte = len("\n".join(good[:700])) + 1
-    place = f"'{file}' line 701 (byte {byte}) (split 0, signal 11, Segmentation fault)"
+    place = f"'{file}' line 701 (byte {byte}) (signal 11, Segmentation fault)"
     assert "batch 1: " in shell.err and place in shell.err
     file.write_text("\n".join(good) + "\n")
     shell.runs(step)
@@ -104,8 +104,8 @@ def test_a_message_that_nobody_can_edit(
     declared("decimal(18,2)")
     assert [run()[0] for _ in range(2)] == [-signal.SIGSEGV] * 2
     code, said = run()
-    assert code == 1 and f"'{topic.at()}' offset 700 (split 0, signal 11" in said
-    assert "declare the column that cannot be read as json; then" in said
+    assert code == 1 and f"'{topic.at()}' offset 700 (signal 11" in said
+    assert "or declare its unreadable column as json. Then abandon the batch" in said
     spec = declared("json")
     abandon(ledger, 1, "its record ends who reads it")
     assert run() == (0, "")

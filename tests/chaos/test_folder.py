@@ -185,7 +185,7 @@ class Machine(RuleBasedStateMachine):
 
     def _read_output(self) -> None:
         sink = self.spec.sink_path()
-        for path in set((layout.of(self.spec) / "markers").glob("b*.json")) - self.markers:
+        for path in set((layout.archive_folder(self.spec) / "markers").glob("b*.json")) - self.markers:
             self.markers.add(path)
             marker = json.loads(path.read_text())
             assert marker["counts"]["quarantined"] == 0, path
@@ -226,7 +226,9 @@ class Machine(RuleBasedStateMachine):
         was_read = len(unread) < len(life.records)
         option = next((o for o in ("--same", "--from") if was_read and o in refusal.detail), "")
         if life.copy or (was_read and not unread and not option):
-            assert "Remove it if it is" in refusal.detail, refusal
+            assert "Remove it if it is a copy;" in refusal.detail or (
+                "Remove it if nothing writes it;" in refusal.detail
+            ), refusal
             self.place.seen["advice: remove it"] += 1
             self.folder.delete(life)
             return

@@ -20,9 +20,9 @@ from pathlib import Path
 import pytest
 
 from fixtures.batches.workbench import Workbench
-from semel.finalize import _finish
+from semel.finalize import _mark_finalized
 from semel.ledger import Ledger
-from semel.ledger.batches import opened
+from semel.ledger.batches import pipeline_and_batch
 from semel.plan import abandon, plan
 from semel.reports import completeness
 from semel.sources.files import evidence
@@ -147,8 +147,8 @@ class IntervalHistory:
             return
         covers = self.rows("SELECT covers FROM semel.batch WHERE batch_id = %s", batch)[0][0]
         with self.ledger.transaction() as connection:
-            pipeline, found = opened(connection, self.name, batch)
-            _finish(connection, pipeline, self.spec, found, {"covers": covers}, timed=False)
+            pipeline, found = pipeline_and_batch(connection, self.name, batch)
+            _mark_finalized(connection, pipeline, self.spec, found, {"covers": covers}, timed=False)
 
     # What is there.
 
@@ -180,7 +180,7 @@ class IntervalHistory:
     # What must hold.
 
     def complete(self) -> set[int]:
-        known = completeness.of(self.ledger, self.spec)
+        known = completeness.read_completeness(self.ledger, self.spec)
         hours = range(-1, int(self.now) + 3)
         return {n for n in hours if known.complete(DAY + n * HOUR, DAY + (n + 1) * HOUR)}
 

@@ -14,7 +14,7 @@ from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
 from semel.repair import losses
-from semel.repair.losses import accept_loss, foresee_loss
+from semel.repair.losses import accept_loss, preview_loss
 from semel.reports.gaps import gaps
 
 WAIT_SECONDS = 30
@@ -40,16 +40,16 @@ def half_read(topic: Topic, ledger: Ledger) -> Spec:
 @pytest.fixture
 def once_looked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
     """Has something done once, when an accept has looked and not yet written."""
-    look = losses.look
+    look = losses.take_survey
 
     def arm(done: Callable[[], None]) -> None:
         def looks(*words: object) -> object:
             found = look(*words)
-            monkeypatch.setattr(losses, "look", look)
+            monkeypatch.setattr(losses, "take_survey", look)
             done()
             return found
 
-        monkeypatch.setattr(losses, "look", looks)
+        monkeypatch.setattr(losses, "take_survey", looks)
 
     return arm
 
@@ -117,7 +117,7 @@ def test_a_topic_that_goes_while_it_is_looked_at(
         raise FileNotFoundError(topic.name)
 
     once_looked(deleted)
-    foreseen = foresee_loss(ledger, half_read, topic.at())
+    foreseen = preview_loss(ledger, half_read, topic.at())
     once_looked(deleted)
     assert accept_loss(ledger, half_read, topic.at()) == foreseen
     assert lost(ledger) == [(10, 15)]

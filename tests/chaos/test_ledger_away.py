@@ -195,7 +195,7 @@ def test_each_verb_says_that_the_ledger_takes_no_writes(scene: Scene, standby: S
         lambda: stage(scene.ledger, scene.spec, planned.batch_id, engine, quiet),
         lambda: collect(scene.ledger, scene.spec, quiet),
     ):
-        with pytest.raises(UnavailableError, match="accepts no writes .*standby.*run this again"):
+        with pytest.raises(UnavailableError, match="accepts no writes .*standby.*Run this again"):
             verb()
     assert engine.jobs == []
     standby.end()
@@ -225,7 +225,7 @@ def test_a_failover_in_the_middle_of_a_run(scene: Scene, standby: Standby, point
 def test_a_ledger_whose_disk_is_full_says_so(ledger: Ledger) -> None:
     """A retryable error with the way out."""
     text = "DO $$ BEGIN RAISE 'no space left' USING ERRCODE = 'disk_full'; END $$"
-    with pytest.raises(UnavailableError, match="no room on its disk: make some .no space left"):
+    with pytest.raises(UnavailableError, match="no space on its disk: free some .no space left"):
         sql(ledger, text)
 
 

@@ -73,12 +73,12 @@ def spec(bench: Workbench) -> Spec:
 
 def claims_of(spec: Spec) -> Path:
     """The file of the one batch's claims."""
-    [kept] = (layout.of(spec) / "claims").glob("b*")
+    [kept] = (layout.archive_folder(spec) / "claims").glob("b*")
     return kept
 
 
 def marker_path(spec: Spec, batch_id: int = 1) -> Path:
-    return layout.of(spec) / "markers" / f"b{batch_id:08d}.json"
+    return layout.archive_folder(spec) / "markers" / f"b{batch_id:08d}.json"
 
 
 # Attacks L6.
@@ -187,7 +187,7 @@ def test_foreign_claims_are_loud(spec: Spec, ledger: Ledger) -> None:
 
     with failpoints.armed("storage.after_publish", damage), pytest.raises(FaultError):
         run(ledger, spec, "r1")
-    with pytest.raises(CorruptionError, match="remove it, and run finalize again"):
+    with pytest.raises(CorruptionError, match="Remove it, then run finalize again"):
         finalize(ledger, spec, 1)
     assert not marker_path(spec).exists()
     kept = claims_of(spec)
@@ -210,7 +210,7 @@ def test_damaged_claims_are_told(spec: Spec, ledger: Ledger, damage: str) -> Non
     else:
         pq.write_table(pq.read_table(kept).drop_columns(["evidence"]), kept)
     [marker] = markers(spec.sink_path())
-    with pytest.raises(CorruptionError, match=f"{kept.name}.*restore them"):
+    with pytest.raises(CorruptionError, match=f"{kept.name}.*Restore the file"):
         _ = marker.claims
     broken = {check.name for check in audit(spec).checks if not check.ok}
     assert "markers" in broken

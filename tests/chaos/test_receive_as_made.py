@@ -12,7 +12,7 @@ from fixtures.batches.account import ids, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.queue.segments import column_of, values_of
 from fixtures.queue.sqs import CONNECTION
-from semel.clients.queue import Pulled
+from semel.clients.queue import PulledMessages
 from semel.ledger import Ledger
 
 MADE: dict[str, tuple[str, dict[str, Any]]] = {
@@ -56,10 +56,10 @@ class Patient(Heard):
     """Notes the pulls that may wait while messages are not acknowledged."""
 
     def __init__(self, line: Spooled) -> None:
-        super().__init__(line.spec.source.opened_queue())
+        super().__init__(line.spec.source.open_queue())
         self.waits = 0
 
-    def pull(self, messages: int, size: int, seconds: float) -> Pulled:
+    def pull(self, messages: int, size: int, seconds: float) -> PulledMessages:
         self.waits += len(self.held) > len(self.acknowledged)
         return super().pull(messages, size, seconds)
 
@@ -77,7 +77,7 @@ def test_each_message_is_taken_once(line: Spooled, made: str, ledger: Ledger) ->
     for group in range(GROUPS):
         publish(line, group, group * TOTAL // GROUPS, (group + 1) * TOTAL // GROUPS)
     asked = Patient(line)
-    ordered = asked.about().ordered
+    ordered = asked.describe().ordered
     began = time.monotonic()
     done = line.receive(asked, messages=TOTAL)
     took = time.monotonic() - began
@@ -107,7 +107,7 @@ def test_a_topic_that_was_made_again(
     """
     line.spec = line.spec.model_copy(update={"record_id": ("mid",)})
     line.publish(0, 5)
-    first = line.spec.source.opened_queue()
+    first = line.spec.source.open_queue()
     monkeypatch.setattr(first, "acknowledge", lambda h: first.hand_back(h) or len(h))
     assert line.receive(first, messages=5).unacknowledged == 5
     ids_before = {message for path, _ in line.feet() for message in ids_of(path)}

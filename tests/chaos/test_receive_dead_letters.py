@@ -47,7 +47,7 @@ def dead(line: Spooled) -> int:
 
 
 def heard(line: Spooled) -> Heard:
-    return Heard(line.spec.source.opened_queue())
+    return Heard(line.spec.source.open_queue())
 
 
 # Attacks Q8.
@@ -63,7 +63,7 @@ def test_a_full_disk_gives_up_no_message(
     two at most that were tried.
     """
     line.publish(0, 60)
-    line.spool.make()
+    line.spool.create_folders()
     for _ in range(DELIVERIES[kind] + 1):
         asked = heard(line)
         with monkeypatch.context() as patch:
@@ -72,7 +72,7 @@ def test_a_full_disk_gives_up_no_message(
                 patch.setattr(os, "statvfs", lambda _: left)  # noqa: B023
             with (
                 file_size_max({"no file": 0, "no byte": 200}.get(fault, 1 << 30)),
-                pytest.raises(UnavailableError, match="Make room, or mend the disk"),
+                pytest.raises(UnavailableError, match="Free some space, or repair the disk"),
             ):
                 line.receive(asked)
         assert len(asked.held) == len(asked.handed_back) <= 2 * (fault == "no byte")
@@ -130,20 +130,20 @@ def test_what_is_given_up_is_named(
     said = []
     for _ in range(DELIVERIES[kind]):
         with monkeypatch.context() as patch:
-            patch.setattr(receive._Receiver, "_most", lambda _: 5_000)  # As without the guard.
+            patch.setattr(receive._Receiver, "_group_limit", lambda _: 5_000)  # As without the guard.
             with file_size_max(200), pytest.raises(UnavailableError) as refused:
                 line.receive(heard(line))
         said.append(str(refused.value))
     assert all("so the queue delivers them again. Before" in text for text in said[:-1])
-    letters = line.spec.source.opened_queue().about().dead_letters
+    letters = line.spec.source.open_queue().describe().dead_letters
     wanted = f"20 messages had the last of {DELIVERIES[kind]} deliveries: the service moves them to"
-    assert f"{wanted} {letters.address}" in said[-1] and letters.back in said[-1]
+    assert f"{wanted} {letters.address}" in said[-1] and letters.restore_command in said[-1]
     if kind == "pubsub":
         return  # It does not say how many there are.
     line.receive()  # The service moves them when somebody asks for them.
     with pytest.raises(SourceError, match=f"{letters.address} has 20 messages") as red:
-        open_source(line.spec).service(line.spec.dedup.horizon)
-    assert red.value.next == letters.back == (
+        open_source(line.spec).check_service(line.spec.dedup.horizon)
+    assert red.value.next == letters.restore_command == (
         f"aws sqs start-message-move-task --source-arn {letters.address}"
     )
 
@@ -153,7 +153,7 @@ def test_check_tells_of_dead_letters(line: Spooled, kind: str) -> None:
     """Where they go, and after how many deliveries; too few are refused."""
     source, horizon = open_source(line.spec), line.spec.dedup.horizon
     if kind == "pubsub":
-        assert "gives a message up after 5 deliveries" in source.service(horizon)
+        assert "delivers a message at most 5 times, then moves it" in source.check_service(horizon)
         return
-    with pytest.raises(SourceError, match="after 3 deliveries.*Allow 5 or more"):
-        source.service(horizon)
+    with pytest.raises(SourceError, match="at most 3 times.*Allow 5 or more"):
+        source.check_service(horizon)

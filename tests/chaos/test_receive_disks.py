@@ -118,7 +118,7 @@ def test_a_sync_that_fails_acknowledges_nothing(
     synced again after its sync failed, and with a good disk each message is there once."""
     *call, acknowledged = SYNCS[what]
     groups_of(100, monkeypatch)
-    line.spool.make()
+    line.spool.create_folders()
     line.publish(0, 250)
     with monkeypatch.context() as patch:
         failing = Failing(*call, getattr(errno, code), patch)
@@ -147,7 +147,7 @@ def test_a_full_disk_acknowledges_nothing_more(
     with room again each message is there once."""
     groups_of(100, monkeypatch)
     line.publish(0, 250)
-    with file_size_max(size), pytest.raises(UnavailableError, match="Make room, or mend the disk"):
+    with file_size_max(size), pytest.raises(UnavailableError, match="Free some space, or repair the disk"):
         line.receive(heard)
     assert len(heard.acknowledged) < 250
     line.drain()

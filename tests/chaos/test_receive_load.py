@@ -53,8 +53,8 @@ def steal(line: Spooled, total: int, hold_seconds: int) -> None:
     by a pull that waits, goes again when the queue's deadline is over, from then on this one.
     """
     taken: Counter[str] = Counter()
-    with line.spec.source.opened_queue() as queue:
-        queue.about()
+    with line.spec.source.open_queue() as queue:
+        queue.describe()
         held: list[str] = []
         while len(held) < total:
             found = queue.pull(PULL, 8 << 20, 5)

@@ -228,7 +228,7 @@ def test_a_folder_that_is_written_to_is_removed_again(
     removing finds nothing that it could rename.
     """
     number = waiting(scene, "x")
-    folder = layout.attempt(layout.of(scene.spec), number, 1)
+    folder = layout.attempt(layout.archive_folder(scene.spec), number, 1)
     late = folder / "marker-late.json"
     rmdir, written = os.rmdir, []
 
@@ -259,7 +259,7 @@ def test_what_a_replay_replaces_outlasts_a_loss_of_power(
     seen: list[str] = []
 
     def renaming() -> None:
-        (new,) = layout.staging(layout.of(scene.spec)).glob("b*/f*/marker-*.json")
+        (new,) = layout.staging(layout.archive_folder(scene.spec)).glob("b*/f*/marker-*.json")
         files = [f for f in json.loads(new.read_bytes())["files"] if f["kind"] == "data"]
         assert files and all(disk.keeps(scene.spec.sink_path() / f["path"]) for f in files)
         assert disk.holds(new) and disk.keeps(kept(scene, 1))

@@ -25,7 +25,7 @@ class Readers:
     """Two readers of whole batches, by the markers: semel's own, and the README's query."""
 
     def __init__(self, scene: Scene) -> None:
-        self.sink, self.kept = scene.spec.sink_path(), layout.of(scene.spec)
+        self.sink, self.kept = scene.spec.sink_path(), layout.archive_folder(scene.spec)
         self.roots = {frozenset(ids): root for root, ids in _batches(self.own()).items()}
         """The batches by the ids that each holds, when the reading begins."""
 

@@ -67,7 +67,7 @@ class LosesRows(LocalEngine):
 # Attacks S20.
 def test_a_row_that_was_not_written_is_seen(scene: Scene) -> None:
     """Without transforms rows written and survivors are equal, or nothing is staged."""
-    with pytest.raises(CorruptionError, match=r"new and the rows that were written are of \d+"):
+    with pytest.raises(CorruptionError, match=r"it wrote rows for \d+ of \d+ new records"):
         staged(scene, "r1", LosesRows())
     [batch] = sql(scene.ledger, "SELECT batch_id FROM semel.batch WHERE request_key = 'r1'")
     assert attempts(scene.ledger, batch["batch_id"]) == ["lost"]

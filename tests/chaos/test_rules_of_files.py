@@ -50,7 +50,7 @@ def test_a_folder_that_goes_while_collect_looks(
 ) -> None:
     """A finalize removes a batch's folder between two looks of collect: both end well."""
     scene = Scene(bench, ledger)
-    staging = layout.staging(layout.of(scene.spec))
+    staging = layout.staging(layout.archive_folder(scene.spec))
     going = staging / "b00000099"
     going.mkdir(parents=True)
     scandir = os.scandir
@@ -103,7 +103,7 @@ def test_what_is_said_to_be_there_outlasts_a_loss_of_power(
         stage(ledger, spec, batch_id, LocalEngine(), quiet)
     commit(ledger, spec, batch_id, lambda: None, quiet)
     names = manifest(ledger, batch_id)
-    marker = layout.of(spec) / "markers" / f"b{batch_id:08d}.json"
+    marker = layout.archive_folder(spec) / "markers" / f"b{batch_id:08d}.json"
 
     def marking() -> None:
         seen.append("marked")
@@ -210,7 +210,7 @@ def test_whoever_takes_the_pipelines_lock_sees_that_its_sink_was_moved(
         monkeypatch.setattr(pipelines, "get", lambda *values: (get(*values), move())[0])
     else:
         monkeypatch.setattr(pipelines, "lock", lambda *values: (move(), lock(*values)))
-    with pytest.raises(RetryableError, match=r"was moved from .* to /elsewhere .*; run this again"):
+    with pytest.raises(RetryableError, match=r"was moved from .* to /elsewhere .*Run this again"):
         act()
     assert sql(ledger, counts) == before
 
@@ -244,7 +244,7 @@ def test_a_damaged_batch_does_not_keep_collect_from_the_others(
     theirs = plan(scene.ledger, other, "v1").batch.batch_id
     stage(scene.ledger, other, theirs, LocalEngine(), quiet)
     commit(scene.ledger, other, theirs, quiet, quiet)
-    (folder,) = layout.staging(layout.of(scene.spec)).glob(f"b{damaged:08d}/f*/data")
+    (folder,) = layout.staging(layout.archive_folder(scene.spec)).glob(f"b{damaged:08d}/f*/data")
     for path in folder.iterdir():
         path.write_bytes(b"damaged")
     sql(scene.ledger, "UPDATE semel.batch SET committed_at = now() - interval '61 minutes'")
@@ -325,7 +325,7 @@ def test_a_sink_without_hard_links_is_told(
     batch_id = staged(scene, "r1")
     committed(scene, batch_id)
     names = manifest(scene.ledger, batch_id)
-    own = layout.staging(layout.of(scene.spec))
+    own = layout.staging(layout.archive_folder(scene.spec))
     assert names and all(path.is_relative_to(own) for path, _ in names)
 
     def no_links(*_: object, **__: object) -> None:

@@ -10,9 +10,9 @@ import tree
 from semel.model.batch import ATTEMPT_TRANSITIONS, BATCH_TRANSITIONS, AttemptStatus, BatchStatus
 from semel.model.manifest import Kind
 from semel.model.reasons import Reason
-from semel.sinks import Presence, held, judge
+from semel.sinks import Presence, judge, note_comparison
 from semel.sinks.postgres.types import TYPES
-from semel.sources.files.recognise import Match, InodeMatch, PathMatch, recognise
+from semel.sources.files.recognise import InodeMatch, Match, PathMatch, recognise
 from semel.stage import read, write
 from tree import FILES, PAGES, POSTGRES, PROTOCOL, RULE, rules
 
@@ -161,18 +161,18 @@ def test_the_decision_table_is_the_code() -> None:
 
 
 def test_the_table_of_targets_is_the_code() -> None:
-    """H1: the nine cases of a batch in a target are those of semel.sinks.held.judge."""
+    """H1: the nine cases of a batch in a target are those of semel.sinks.note_comparison.judge_batch."""
     text = PROTOCOL.read_text(encoding="utf-8")
     pattern = r"^\| listed \\ the target holds \|.*?(?=\n\n)"
     table = re.search(pattern, text, re.MULTILINE | re.DOTALL)[0]
     head, _, *rows = [[c.strip() for c in r.strip("|").split("|")] for r in table.split("\n")]
     found = {
-        (held.MarkerVerdict(row[0]), held.Holds(holds)): cell
+        (note_comparison.MarkerVerdict(row[0]), note_comparison.TargetVerdict(holds)): cell
         for row in rows
         for holds, cell in zip(head[1:], row[1:], strict=True)
     }
-    pairs = itertools.product(held.MarkerVerdict, held.Holds)
-    wanted = {pair: str(held.judge(*pair)) for pair in pairs}
+    pairs = itertools.product(note_comparison.MarkerVerdict, note_comparison.TargetVerdict)
+    wanted = {pair: str(note_comparison.judge_batch(*pair)) for pair in pairs}
     assert found == wanted, "docs/protocol.md: the table of targets is not that of judge"
 
 

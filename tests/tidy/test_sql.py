@@ -9,7 +9,7 @@ import tree
 from semel.model.batch import Counts
 
 _NAMERS = ("row", "rows", "change", "transition", "query")
-_OF_ONE_FILE = {"payload_query": "catalog", "_runs": "catalog", "filled": "postgres"}
+_OF_ONE_FILE = {"payload_query": "catalog", "_runs": "catalog", "fill_query": "postgres"}
 """What takes the name alone, and the file that it is of."""
 _THERE = tree.statements()
 _OF_DUCKDB = {"audit": "audit", "compare": "differences"}  # These hand names on as values.

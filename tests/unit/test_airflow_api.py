@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from semel.errors import TerminalError, UnavailableError
 from semel_local.demo import airflow_api
 from semel_local.demo.airflow_api import AirflowApi, DagRun, TaskState
-from semel.errors import TerminalError, UnavailableError
 
 Answer = tuple[int, Any]
 
@@ -133,7 +133,8 @@ def test_a_dag_that_does_not_come_is_told_with_the_import_errors(airflow, api, m
     monkeypatch.setattr(airflow_api, "PARSED_SECONDS_MAX", 0)
     error = {"filename": "d.yaml", "stack_trace": "SpecError: line 3"}
     airflow.given("GET /api/v2/importErrors", (200, {"import_errors": [error]}))
-    with pytest.raises(TerminalError, match=r"(?s)no DAG d in 0 s.*d\.yaml:\nSpecError: line 3"):
+    match = r"(?s)loaded the DAG d after 0 s.*d\.yaml:\nSpecError: line 3"
+    with pytest.raises(TerminalError, match=match):
         api.wait_for_dag("d")
 
 
@@ -182,7 +183,7 @@ def test_a_backfill_of_the_same_days_is_gone_on_with(airflow, api, monkeypatch):
     airflow.given(OTHERS, (200, {"backfills": [ended, going]}), (200, {"backfills": [ended]}))
     assert api.begin_backfill("d", FIRST, LAST) == 6
     monkeypatch.setattr(airflow_api, "BACKFILL_SECONDS_MAX", -1)
-    with pytest.raises(UnavailableError, match="another backfill of d does not end"):
+    with pytest.raises(UnavailableError, match="another backfill of d is still running"):
         api.begin_backfill("d", FIRST, LAST)
 
 

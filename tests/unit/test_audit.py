@@ -79,7 +79,7 @@ def test_a_marker_of_other_rules_is_not_judged(sink: HonestSink) -> None:
     sink.rewrite_marker(1, content | {"parser_rules": content["parser_rules"] + 1})
     verdict = audit(sink.spec, sink.path)
     blamed = [o.what for check in verdict.checks if check.name == "source" for o in check.offenders]
-    assert blamed and all("by rules 2 of semel's parser" in what for what in blamed)
+    assert blamed and all("it used rules 2 of semel's parser" in what for what in blamed)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_empty_sink_says_so(tmp_path):
     made = HonestSink(tmp_path)
     verdict = audit(made.spec, made.path)
     assert (verdict.ok, verdict.batches) == (True, 0)
-    assert verdict.notes == ("no batch has been finalized here",)
+    assert verdict.notes == ("no batch is finalized",)
 
 
 def test_several_id_columns(tmp_path):
@@ -357,7 +357,7 @@ def test_simulated(batches, lost):
         honest = made._parse
 
         def parsed(raw, position):
-            bad = raw.strip() and judge(raw).word is LineKind.BAD
+            bad = raw.strip() and judge(raw).kind is LineKind.BAD
             return "malformed" if bad else honest(raw, position)
 
         made._parse = parsed
@@ -543,7 +543,7 @@ def test_each_count_is_proven(tmp_path: Path, count: str) -> None:
     made = filled(tmp_path)
     made.rewrite_marker(1, counted(count)(made.marker(1)))
     verdict = audit(made.spec, made.path)
-    assert f"the marker says {count} = " in told(verdict, "sums")
+    assert f"the marker has {count} = " in told(verdict, "sums")
 
 
 @pytest.mark.parametrize("by", ["id", "position"])
@@ -565,7 +565,7 @@ def test_what_came_back(tmp_path: Path, by: str) -> None:
     made.rewrite_marker(1, content)
     verdict = audit(made.spec, made.path)
     assert {"output", "generations"} < broken(verdict)
-    assert "says survivors" in told(verdict, "generations")
+    assert "its marker has survivors = " in told(verdict, "generations")
 
 
 def test_the_marker_of_then_is_gone(replayed: HonestSink) -> None:
@@ -575,7 +575,7 @@ def test_the_marker_of_then_is_gone(replayed: HonestSink) -> None:
         replayed.aside(1, gone).unlink()
         verdict = audit(replayed.spec, replayed.path)
         assert broken(verdict) == {"generations", "strays"}
-        said = f"generation {gone} was replaced, and its marker is gone"
+        said = f"a replay replaced generation {gone}, and its marker is missing"
         assert said in told(verdict, "generations")
     replayed.rewrite(1, "data", lambda table: table.slice(1))
     assert "output" not in broken(audit(replayed.spec, replayed.path))
@@ -586,7 +586,7 @@ def test_the_marker_of_then_is_damaged(replayed: HonestSink) -> None:
     replayed.aside(1, 1).write_text("{")
     verdict = audit(replayed.spec, replayed.path)
     assert broken(verdict) == {"generations", "strays"}
-    assert "cannot be read" in told(verdict, "generations")
+    assert "cannot read this marker" in told(verdict, "generations")
 
 
 def test_no_marker_for_what_was_kept(replayed: HonestSink) -> None:
@@ -607,13 +607,13 @@ ANOTHER = {
 COUNTS = ("records_read", "survivors", "duplicates_batch", "duplicates_catalog", "quarantined",
           "late", "bytes_read")  # fmt: skip
 LIES = {
-    **{key: (counted(key), f"its marker says {key} = ") for key in COUNTS},
+    **{key: (counted(key), f"its marker has {key} = ") for key in COUNTS},
     **{
-        key: (lambda old, key=key: old | {key: ANOTHER[key]}, f"its {key} is another")
+        key: (lambda old, key=key: old | {key: ANOTHER[key]}, f"its {key} differs")
         for key in ANOTHER
     },
     "claims": (lambda old: old | {"claims": [old["claims"][0] | {"end": 1}]}, "other ranges"),
-    "rows_written": (counted("rows_written"), "do not hold its 3 rows"),
+    "rows_written": (counted("rows_written"), "do not have its 3 rows"),
 }
 
 
@@ -626,7 +626,7 @@ def test_what_a_replaced_output_says(replayed: HonestSink, key: str) -> None:
     verdict = audit(replayed.spec, replayed.path)
     assert broken(verdict) == {"generations"}
     assert said in told(verdict, "generations")
-    assert ("is another" in told(verdict, "generations")) == (key in ANOTHER)
+    assert ("differs" in told(verdict, "generations")) == (key in ANOTHER)
 
 
 def test_other_verdicts(replayed: HonestSink) -> None:
@@ -640,7 +640,7 @@ def test_other_verdicts(replayed: HonestSink) -> None:
     replayed.rewrite_marker(1, content)
     verdict = audit(replayed.spec, replayed.path)
     assert broken(verdict) == {"generations", "strays"}
-    assert "other decisions, dead letters" in told(verdict, "generations")
+    assert "its decisions, dead letters, ids or claims differ" in told(verdict, "generations")
 
 
 def test_an_old_file_that_counts(replayed: HonestSink) -> None:
@@ -651,7 +651,7 @@ def test_an_old_file_that_counts(replayed: HonestSink) -> None:
         replayed.rewrite_marker(number, content | {"files": [*content["files"], old]})
         verdict = audit(replayed.spec, replayed.path)
         assert {"generations", "output"} <= broken(verdict)
-        assert "a marker that counts lists it" in told(verdict, "generations")
+        assert "a current marker lists it" in told(verdict, "generations")
         replayed.rewrite_marker(number, content)
 
 
@@ -672,7 +672,8 @@ def test_who_made_it(replayed: HonestSink) -> None:
     """Each output is by a batch of its own, later than the one that it replaced."""
     replayed.replay(2)
     content = replayed.marker(1)
-    for other, what in ((4, "batch 4 made it, and generation 2 of batch"), (1, "batch 1 made it")):
+    also = "wrote this output and also generation"
+    for other, what in ((4, f"batch 4 {also} 2 of batch"), (1, f"batch 1 {also}")):
         replayed.rewrite_marker(1, made_by(other)(content))
         verdict = audit(replayed.spec, replayed.path)
         assert broken(verdict) == {"generations"}
@@ -685,7 +686,8 @@ def test_the_order_of_replays(replayed: HonestSink) -> None:
     then(replayed, made_by(9), generation=2)
     verdict = audit(replayed.spec, replayed.path)
     assert broken(verdict) == {"generations"}
-    assert "batch 9 made it, and batch 4 replaced it" in told(verdict, "generations")
+    said = "batch 9 wrote it, and batch 4 replaced it; a replay must be a later batch"
+    assert said in told(verdict, "generations")
 
 
 @pytest.mark.parametrize("key", ["replay", "replaces", "generation"])
@@ -763,7 +765,7 @@ def test_a_text_that_is_gone_or_altered(coded: HonestSink, name: str, gone: bool
     path.unlink() if gone else path.write_bytes(short)
     (found,) = check(coded).offenders
     assert (found.batch, found.file) == (1, str(path))
-    altered = f"was changed: its SHA-256 begins with {sha256(short)[:12]} now"
+    altered = f"was changed: its SHA-256 now begins with {sha256(short)[:12]}"
     why = "cannot be read (No such file or directory)" if gone else altered
     assert found.what == f"the text of {name!r} {why}"
 
@@ -772,7 +774,7 @@ def test_a_digest_that_is_not_the_codes(coded: HonestSink) -> None:
     """Who compares batches by it would take another code for the same."""
     coded.rewrite_marker(2, coded.marker(2) | {"code_digest": "ab"})
     (found,) = check(coded).offenders
-    assert (found.batch, found.what) == (2, "its code_digest is not that of its code")
+    assert (found.batch, found.what) == (2, "its code_digest does not match its code")
 
 
 ODD = [

@@ -23,7 +23,7 @@ from semel.declare.parts import REST_COLUMN, Unknown
 from semel.formats.csv import CsvFormat
 from semel.formats.jsonl import JsonLines
 from semel.sources.files.audit import lines as cut
-from semel.sources.files.claimed import ClaimedFile
+from semel.sources.files.claims import ClaimedFile
 from semel.sources.reread import split_fields
 from semel.sources.spec import CsvOptions as Dialect
 from tiers import examples
@@ -80,7 +80,7 @@ def test_two_readers_of_json_agree(pairs, ends, pad, named):
     line = (pad + "{" + ",".join(f'"{k}":{v}' for k, v in pairs) + ends).encode()
     others = NAMES if named else {}
     rules = replace(RULES, names=tuple(others.items()))
-    word = json_judge(COLUMNS, rules)(line.removeprefix(b"\xef\xbb\xbf")).word
+    word = json_judge(COLUMNS, rules)(line.removeprefix(b"\xef\xbb\xbf")).kind
     if word is not LineKind.UNSURE:
         form = JsonLines(naming=Naming(others=others))
         assert (word is LineKind.GOOD) == accepted(line, form, ARROW), line
@@ -115,14 +115,14 @@ def test_a_constant_in_an_unnamed_key(line: str, unknown: Unknown, word: str) ->
     """Ignored, it does no harm; kept, it is no JSON. The audit says so of all such words."""
     rules = Rules(unknown=unknown)
     found = json_judge(keyed(unknown), rules)((line % word).encode())
-    assert (found.word is LineKind.GOOD) == (unknown is Unknown.IGNORE)
+    assert (found.kind is LineKind.GOOD) == (unknown is Unknown.IGNORE)
     assert taken((line % word).encode(), unknown) == (unknown is Unknown.IGNORE)
 
 
 def test_a_text_that_looks_like_a_constant_is_text() -> None:
     """What stands in quotes is left as it is, also behind escapes."""
     line = rb'{"a":1,"z":"x\\","NaN":"-Inf \" NaN","j":"Infinity"}'
-    assert json_judge(keyed(Unknown.IGNORE), RULES)(line).word is LineKind.GOOD
+    assert json_judge(keyed(Unknown.IGNORE), RULES)(line).kind is LineKind.GOOD
 
 
 KEY_VALUES = st.sampled_from(
@@ -156,9 +156,9 @@ def test_two_readers_of_keys_agree(
     others = {name: (f"{name}2",) for name in own if named}
     rules = Rules(unknown=unknown, names=tuple(others.items()))
     found = json_judge(keyed(unknown, texts=texts), rules)(line)
-    assert found.word is not LineKind.UNSURE
+    assert found.kind is not LineKind.UNSURE
     naming = Naming(others=others)
-    assert (found.word is LineKind.GOOD) == taken(line, unknown, texts=texts, naming=naming), line
+    assert (found.kind is LineKind.GOOD) == taken(line, unknown, texts=texts, naming=naming), line
 
 
 CSV_KINDS = {name: kind for name, kind in COLUMNS.items() if not kind.nested}
@@ -189,7 +189,7 @@ def test_two_readers_of_csv_agree(fields, lacks):
         return
     header = [name for name in CSV_KINDS if name not in lacks]
     judge = csv_judge(CSV_KINDS, header, Dialect(), RULES)
-    word = judge(line).word
+    word = judge(line).kind
     schema = pa.schema([(name, kind.arrow()) for name, kind in CSV_KINDS.items()])
     if word is not LineKind.UNSURE:
         found = blocks_of(line, CsvFormat(header=False), schema, columns=header)
@@ -280,7 +280,7 @@ def test_split_fields():
 def test_text_after_a_closing_quote() -> None:
     """A CSV record with text after a closing quote is bad."""
     judge = csv_judge({"s": parse("string")}, ["s"], Dialect(), RULES)
-    assert judge(b'"a"b').word is LineKind.BAD
+    assert judge(b'"a"b').kind is LineKind.BAD
 
 
 def test_gzip_and_csv(tmp_path):

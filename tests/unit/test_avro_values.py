@@ -204,13 +204,13 @@ def test_what_each_type_becomes(
     assert not doubts
     if there == REFUSED:
         assert [found.reason for found in rejected] == ["type_mismatch"]
-        assert judged.word is LineKind.BAD, judged
+        assert judged.kind is LineKind.BAD, judged
         return
     assert not rejected
     assert blocks[0].table.column("v").to_pylist() == [there]
-    assert judged.word in (LineKind.GOOD, LineKind.UNSURE), judged
+    assert judged.kind in (LineKind.GOOD, LineKind.UNSURE), judged
     if isinstance(value, Decimal):
-        assert judged.word is LineKind.GOOD
+        assert judged.kind is LineKind.GOOD
     assert _plain(text) == _plain(own)
 
 
@@ -245,7 +245,7 @@ def _plain(text: bytes | str) -> object:
 
 # Attacks KS7.
 @pytest.mark.parametrize(("schema", "data", "words"), [
-    (record(("v", "long")), b"\2\2", "1 more bytes behind it"),
+    (record(("v", "long")), b"\2\2", "1 more bytes after it"),
     (record(("v", "string")), b"\6a", "EOFError"),
     (record(("next", ["null", "L"]), name="L"), b"\2" * 100_000 + b"\0", "RecursionError"),
 ])  # fmt: skip

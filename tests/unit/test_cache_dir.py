@@ -10,7 +10,7 @@ import pytest
 from semel import settings
 from semel.errors import TerminalError
 
-REMEDY = f"name (another|one of this user's) in {settings.CACHE_VARIABLE}"
+REMEDY = f"(S|s)et {settings.CACHE_VARIABLE} to (another folder|a folder of this user)"
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_what_others_planted_is_refused(place: Path, planted: Callable[[Path], N
         pytest.skip("only root can give a folder away")
     path = place / "tmp" / f"semel-{os.geteuid()}"
     planted(path)
-    with pytest.raises(TerminalError, match=f"the cache folder {path} .*; .*{REMEDY}"):
+    with pytest.raises(TerminalError, match=rf"the cache folder {path} .*\. .*{REMEDY}"):
         settings.cache_dir()
     path.rename(place / "away")
     assert settings.cache_dir() == path
@@ -86,7 +86,7 @@ def test_a_folder_that_cannot_be_made_is_said(
     """Below a file, for instance; named elsewhere, it is made."""
     (place / "file").touch()
     monkeypatch.setenv(settings.CACHE_VARIABLE, str(place / "file" / "cache"))
-    with pytest.raises(TerminalError, match=f"cannot be made .*; {REMEDY}"):
+    with pytest.raises(TerminalError, match=rf"cannot create .*\. {REMEDY}"):
         settings.cache_dir()
     monkeypatch.setenv(settings.CACHE_VARIABLE, str(place / "cache"))
     assert settings.cache_dir() == place / "cache"

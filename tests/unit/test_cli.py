@@ -100,11 +100,11 @@ def test_an_interrupt_is_130(command, words):
 def test_an_interrupted_command_that_goes_on_is_named(command, monkeypatch, capsys):
     """After Ctrl-C in a batch the last line is the command that goes on with it; else none is."""
     monkeypatch.setattr("semel.cli.run.run", resumes(raising_any(KeyboardInterrupt())))
-    monkeypatch.setattr("semel.cli.look.batches", raising_any(KeyboardInterrupt()))
+    monkeypatch.setattr("semel.cli.reports.batches", raising_any(KeyboardInterrupt()))
     assert cli.main(["run", "flights"]) == cli.main(["batches", "flights"]) == 130
     run, step, batches = capsys.readouterr().err.splitlines()
     assert (run, step) == (
-        "semel: interrupted; what is done stays, and the same command goes on from there",
+        "semel: interrupted. Finished work stays, and the same command resumes there",
         "next: semel run flights",
     )
     assert batches == "semel: interrupted"
@@ -181,8 +181,8 @@ BACKWARDS = ["--interval", "2026-01-02", "2026-01-01"]
                 (BACKWARDS, "END must be after START"),
                 ([], "give either --interval START END or --batches A..B"),
                 ([*BACKWARDS, "--batches", "1"], "give either"),
-                (["--batches", "3..2"], "the first number is the larger one"),
-                (["--batches", "x"], "names no batches"),
+                (["--batches", "3..2"], "the first number is larger than the last one"),
+                (["--batches", "x"], "is not a number of a batch"),
             )
         ),
     ],
@@ -217,7 +217,7 @@ def test_validate_tells_right_from_wrong(tmp_path, capsys):
     assert capsys.readouterr().out.startswith(f"OK {FLIGHTS}: flights, digest ")
     assert cli.main(["validate", FLIGHTS, str(wrong)]) == 1
     out = capsys.readouterr().out
-    assert f"{wrong}:1: name: 'A' does not match" in out
+    assert f"{wrong}:1: name: 'A' must begin with" in out
     assert f"{wrong}:2: foo: is an unknown key" in out
     assert cli.main(["validate", FLIGHTS, str(wrong), "--json"]) == 1
     answer = json.loads(capsys.readouterr().out)["answer"]

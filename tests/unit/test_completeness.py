@@ -8,7 +8,7 @@ import pytest
 from semel.model.complete import Completeness, WindowState
 from semel.model.times import TimeSet
 from semel.model.windows import Slices, Windows
-from semel.reports.completeness import newest, touched
+from semel.reports.completeness import affected_windows, newest_complete
 
 DAY = timedelta(days=1)
 
@@ -60,7 +60,7 @@ def test_days_of_23_and_25_hours() -> None:
     days = Windows(Slices(86_400, "Europe/Berlin"))
     for date, hours in (datetime(2025, 3, 30), 23), (datetime(2025, 10, 26), 25):
         start = days.slices.start(date.replace(tzinfo=UTC) + DAY / 2)
-        end = days.slices.after(start)
+        end = days.slices.next_start(start)
         assert end - start == timedelta(hours=hours)
         for short in (1, 0):
             upto = start + timedelta(hours=hours - short)
@@ -73,30 +73,30 @@ def test_the_windows_that_a_batch_completes() -> None:
     days = Windows(Slices(86_400), delay=DAY)
     found = covered((3, 6), (7, 8), delay=1)
     ends = (day(3), day(4)), (day(4), day(5))
-    assert touched(found, days, TimeSet.of([(day(5), day(6))])) == ends[1:]
-    assert touched(found, days, TimeSet.of([(day(3), day(6))])) == ends
-    assert touched(found, days, TimeSet.of([(day(7), day(8))])) == ()
+    assert affected_windows(found, days, TimeSet.of([(day(5), day(6))])) == ends[1:]
+    assert affected_windows(found, days, TimeSet.of([(day(3), day(6))])) == ends
+    assert affected_windows(found, days, TimeSet.of([(day(7), day(8))])) == ()
     passed = Completeness(event_time=day(6), delay=DAY)
-    assert touched(passed, days, TimeSet.of([(day(5), day(6))])) == ends[1:]
-    assert touched(passed, days, TimeSet()) == ()
+    assert affected_windows(passed, days, TimeSet.of([(day(5), day(6))])) == ends[1:]
+    assert affected_windows(passed, days, TimeSet()) == ()
 
 
 def test_the_newest_complete_window() -> None:
     """Before a hole, where what is covered behind it holds none; or none at all."""
     days = Windows(Slices(86_400), delay=DAY)
-    assert newest(covered((1, 4), (5, 6), delay=1), days) == (day(2), day(3))
-    assert newest(covered((1, 4), (5, 7.5), delay=1), days) == (day(5), day(6))
-    assert newest(covered((1, 2), delay=1), days) is None
-    assert newest(covered(), days) is newest(Completeness(), days) is None
+    assert newest_complete(covered((1, 4), (5, 6), delay=1), days) == (day(2), day(3))
+    assert newest_complete(covered((1, 4), (5, 7.5), delay=1), days) == (day(5), day(6))
+    assert newest_complete(covered((1, 2), delay=1), days) is None
+    assert newest_complete(covered(), days) is newest_complete(Completeness(), days) is None
     weeks = Windows(Slices(86_400), count=7)
-    assert newest(Completeness(event_time=day(9.5)), weeks) == (day(2), day(9))
+    assert newest_complete(Completeness(event_time=day(9.5)), weeks) == (day(2), day(9))
 
 
 def test_windows_that_overlap() -> None:
     """Each hour a window of a thousand hours: the newest are told, and soon."""
     found = Completeness(event_time=day(40))
     hours = Windows(Slices(3_600), count=1_000)
-    told = touched(found, hours, TimeSet.of([(day(1), day(40))]))
+    told = affected_windows(found, hours, TimeSet.of([(day(1), day(40))]))
     assert len(told) == 936 and told[-1] == (day(40) - timedelta(hours=1_000), day(40))
 
 

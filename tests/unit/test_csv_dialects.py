@@ -98,8 +98,8 @@ def read(declared: Declared, data: bytes, width: int = 2) -> dict[int, list | No
         raw = data[start:end].removesuffix(b"\n").removesuffix(b"\r")
         if raw.strip(b" \t\r"):
             judged = judge(raw)
-            assert judged.word is not LineKind.UNSURE
-            audited[start] = list(judged.values) if judged.word is LineKind.GOOD else BAD
+            assert judged.kind is not LineKind.UNSURE
+            audited[start] = list(judged.values) if judged.kind is LineKind.GOOD else BAD
     assert found == audited
     return found
 
@@ -278,7 +278,7 @@ def test_quotes_are_judged_by_vectors() -> None:
             (block,) = read_whole(data, CsvFormat(header=False, **dialect), schema, schema.names)[0]
             best = min(best, time.process_time() - begin)
             assert block.table.num_rows == 40_000
-            assert not len(parser._quotes.doubtful(block.lines))
+            assert not len(parser._quotes.suspects(block.lines))
         return best
 
     plain = seconds(b"some text of some length,and some other text\n")

@@ -115,8 +115,8 @@ def test_a_dag_of_topics(found: dict[str, Any]) -> None:
     assert set(dag["tags"]) == {"semel", "pipeline", "kafka"}
     lines = dag["doc_md"].splitlines()
     assert (
-        "| source | the topics that match `orders\\.(eu\\|us)` of connection `shop`, json, what "
-        "belongs to the run's interval by the messages' timestamps, lookback 0 seconds |"
+        "| source | the topics that match `orders\\.(eu\\|us)` of connection `shop`, json, "
+        "what belongs to the run's interval by the messages' timestamps, lookback 0 seconds |"
     ) in lines
     assert "| sink | topic `paid` of connection `shop`, as JSON |" in lines
     assert any("50,000,000 offsets or about" in line for line in lines)
@@ -183,7 +183,7 @@ def test_the_form_asks_for_an_interval_where_airflow_does_not(found: dict[str, A
     for param in (params["interval_start"], params["interval_end"]):
         assert param["default"] is None
         assert param["schema"]["__var"]["format"] == "date-time"
-        assert "this one has none" in param["description"]
+        assert "only if the DAG has a schedule" in param["description"]
 
 
 @pytest.mark.rest
@@ -191,7 +191,7 @@ def test_the_form_asks_for_a_replay(found: dict[str, Any]) -> None:
     """Each pipeline's, off by default, so that a run of the schedule is what it was; whether it can
     do without `batches`, the form says.
     """
-    needs = {"clicks": "With Replay it is needed.", "days": "Left out: those of the interval."}
+    needs = {"clicks": "Required with Replay.", "days": "Empty: those of the interval."}
     for name, text in needs.items():
         params = dict(found["dags"][name]["params"])
         assert params["replay"]["default"] is False
@@ -265,30 +265,30 @@ def by_interval(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Spec:
 def test_the_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the data interval; a run's configuration goes before it. Who takes what has arrived
     has none."""
-    from semel.airflow.intervals import interval
+    from semel.airflow.intervals import run_interval
 
     spec = by_interval(tmp_path, monkeypatch)
     day, next_day = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
     run = {"data_interval_start": next_day, "data_interval_end": next_day.replace(day=3)}
     both = {"interval_start": "2013-01-01T00:00:00Z", "interval_end": "2013-01-02T00:00:00+00:00"}
-    assert interval(context(**run), spec) == (next_day, next_day.replace(day=3))
-    assert interval(context(params=both, **run), spec) == (day, next_day)
+    assert run_interval(context(**run), spec) == (next_day, next_day.replace(day=3))
+    assert run_interval(context(params=both, **run), spec) == (day, next_day)
     airflows = {name: pendulum.instance(moment) for name, moment in run.items()}
-    assert {type(moment) for moment in interval(context(**airflows), spec)} == {datetime}
+    assert {type(moment) for moment in run_interval(context(**airflows), spec)} == {datetime}
     arrival = pipeline.load(write(tmp_path, "clicks"))
-    assert interval(context(params=both, **run), arrival) is None
+    assert run_interval(context(params=both, **run), arrival) is None
 
 
 @pytest.mark.parametrize(
     ("start", "end", "run_type", "why"),
     [
-        (None, None, "manual", r"this run's is none; trigger it .* \{\"interval_start\": \"2013"),
-        ("2013-01-01T00:00:00Z", None, "manual", "only one of interval_start and interval_end"),
+        (None, None, "manual", r"this run has none\. Trigger it .* \{\"interval_start\": \"20"),
+        ("2013-01-01T00:00:00Z", None, "manual", "interval_end, and it has only one of the two"),
         ("2013-01-01T00:00:00", "2013-01-02T00:00:00Z", "manual", "is not a time with a time zone"),
         (20130101, 20130102, "manual", "20130101 is not a time with a time zone"),
         (["x"], "soon", "manual", "is not a time with a time zone"),
-        ("2013-01-02T00:00:00Z", "2013-01-01T00:00:00Z", "manual", "this run's is .2013-01-02T00"),
-        ("2013-01-01T00:00:00Z", "2013-01-02T00:00:00Z", "backfill", "its own interval"),
+        ("2013-01-02T00:00:00Z", "2013-01-01T00:00:00Z", "manual", "this run has .2013-01-02T00"),
+        ("2013-01-01T00:00:00Z", "2013-01-02T00:00:00Z", "backfill", "its runs an interval"),
     ],
 )
 def test_a_wrong_interval(
@@ -296,12 +296,12 @@ def test_a_wrong_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """It fails at once, with what to give; no run reads other days than somebody meant."""
-    from semel.airflow.intervals import interval
+    from semel.airflow.intervals import run_interval
 
     spec = by_interval(tmp_path, monkeypatch)
     params = {"interval_start": start, "interval_end": end}
     with pytest.raises(TerminalError, match=why):
-        interval(context(run_type=run_type, params=params), spec)
+        run_interval(context(run_type=run_type, params=params), spec)
 
 
 DAY = timedelta(days=1)
@@ -328,18 +328,18 @@ def test_a_manual_run_in_the_place_of_a_scheduled_one(
     """Airflow gives a logical date to one run. A manual run at the start of an interval that is not
     over has that of the scheduled run to come: plan says so, and which command reads it.
     """
-    from semel.airflow.intervals import left_out
+    from semel.airflow.intervals import skipped_interval
     from semel.reports import summary
 
     midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     logical = None if after_midnight is None else (midnight + after_midnight).astimezone(zone)
     spec = by_interval(tmp_path, monkeypatch).model_copy(update={"schedule": schedule})
-    interval = left_out(context(run_type=run_type, logical_date=logical), spec)
+    interval = skipped_interval(context(run_type=run_type, logical_date=logical), spec)
     assert (interval is not None) == left
     if interval:
         day = logical.astimezone(UTC)
         assert interval == (day, day + DAY)
-        told, command = summary.left_out("clicks", *interval)
+        told, command = summary.unscheduled_interval("clicks", *interval)
         assert "Airflow will not create the scheduled run" in told
         assert command == f"next: semel run clicks --interval {day:%F} {day + DAY:%F}"
 
@@ -371,7 +371,7 @@ def test_only_what_may_succeed_is_retried(
     with pytest.raises(SystemExit, match="the fact, the ids") as ended:
         FinalizeOperator.execute.__wrapped__(task, context(ti=instance, task=task))
     again = "nothing, Airflow tries this task again by itself (try 2 of 4)"
-    first = "correct what is said above, then clear the run's finalize task"
+    first = "correct the cause above, then clear the run's finalize task"
     assert said[-1] == "next: " + (again if retried else first)
     assert str(ended.value).splitlines()[-1] == said[-1], "callbacks see it too"
     decided = task.retry_policy.evaluate(ended.value, 1, 3)

@@ -11,7 +11,7 @@ from semel.reports.intervals import DAYS_MAX, cells_of
 from semel.reports.progress import CellFacts, CellState, judge
 
 C, P, U, W = CellState.FINALIZED, CellState.PARTLY, CellState.UNCLAIMED, CellState.WAITING
-D, N, B = CellState.DONE, CellState.NOTHING, CellState.NO_BATCH
+D, N, B = CellState.BATCHES_FINALIZED, CellState.NOTHING, CellState.NO_BATCH
 
 TABLE = {
     # unclaimed, waiting, done: (looked, not looked)
@@ -35,8 +35,8 @@ def test_the_state_of_every_cell(bits: tuple[bool, ...]) -> None:
     unclaimed, waiting, done = rest
     found = judge(
         CellFacts(
-            looked=looked, refused=refused, failed=failed, open=is_open, unclaimed=unclaimed,
-            waiting=waiting, done=done, between=between,
+            surveyed=looked, refused=refused, failed=failed, open=is_open, unclaimed=unclaimed,
+            waiting=waiting, finalized=done, between=between,
         )  # fmt: skip
     )
     if refused:

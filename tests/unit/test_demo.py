@@ -22,14 +22,14 @@ from rich.console import Console
 
 from fixtures.files.records import blocks_of
 from semel import console, pipeline, settings
+from semel.errors import TerminalError, UnavailableError
+from semel.formats.jsonl import JsonLines
+from semel.model.batch import Counts
 from semel_local import stack
 from semel_local.demo import airflow_api, by_day, exact, follow
 from semel_local.demo import flights as demo
 from semel_local.demo import week as command
 from semel_local.demo.airflow_api import TaskState
-from semel.errors import TerminalError, UnavailableError
-from semel.formats.jsonl import JsonLines
-from semel.model.batch import Counts
 from semel_local.stack import layout, postgres
 from semel_local.stack.states import Endpoints
 
@@ -252,7 +252,7 @@ def test_files_of_a_forgotten_demo_are_refused(spec, daily, chained, left):
     path.touch()
     with pytest.raises(TerminalError, match=r"earlier demo.*make reset") as caught:
         command._next_week(spec, daily, chained)
-    named = re.findall(rf"{data}/(\S+?)(?=,| |$)", str(caught.value).partition("; remove")[2])
+    named = re.findall(rf"{data}/(\S+?)(?=,| |$)", str(caught.value).partition(". Remove")[2])
     assert set(named) == {
         "flights", "out/flights", "out/_semel/flights", "_semel/flights_by_day",
         "_semel/delays_by_airport",
@@ -288,7 +288,7 @@ def test_nothing_lands_without_a_connection(spec, monkeypatch):
 def test_a_wrong_number_is_seen():
     """Each number is compared; a reason that the truth does not know counts too. The table has a
     word for each that is another one."""
-    true = exact.of_week(demo.truth_of(2))
+    true = exact.week_truth(demo.truth_of(2))
     console = Console(width=100)
 
     def different(**changed):
@@ -310,17 +310,17 @@ def test_a_wrong_sum_is_seen(capsys):
     stranger = replace(truth[0], day=dt.date(2014, 1, 1))
 
     def shown(found):
-        compared = by_day.Compared(found=found, truth=truth, final=final)
+        compared = by_day.DayComparison(sums=found, truth=truth, final=final)
         by_day.show(compared, [dt.date(2013, 1, 6), dt.date(2013, 1, 7)])
         return compared.ok, capsys.readouterr().out
 
     ok, said = shown(truth)
-    assert ok and "DIFFERENT" not in said and "7 days, are exactly the known truth" in said
+    assert ok and "DIFFERENT" not in said and "7 days are exactly the known truth" in said
     assert re.findall(r"2013-01-\d\d", said) == ["2013-01-05", "2013-01-06", "2013-01-07"]
     for found in (truth[1:], [*truth, stranger], [replace(truth[0], departed=1), *truth[1:]]):
         ok, said = shown(found)
         assert not ok
-        assert said.count("DIFFERENT") == 1 and "defect of semel" in said
+        assert said.count("DIFFERENT") == 1 and "bug in semel" in said
     assert f"1 (truth {truth[0].departed:,})" in said
 
 
@@ -404,7 +404,7 @@ def test_each_failure_is_named_when_all_have_ended(capsys: pytest.CaptureFixture
         follow.run_all(airflow, ("a", "b", "c"), "week")
     assert str(raised.value) == (
         "run week of a failed, see http://airflow/a/week; run week of b failed, see "
-        "http://airflow/b/week; run this again: it goes on where the run failed"
+        "http://airflow/b/week. Run this again, which resumes the run"
     )
     assert airflow.now["c"] == "success"
     said = capsys.readouterr().err
@@ -417,5 +417,5 @@ def test_a_run_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     """After the time that is bounded the message says which run, and that nothing is lost."""
     monkeypatch.setattr(follow, "RUN_SECONDS_MAX", -1)
     airflow = Airflow(a=["success"], b=["running"])
-    with pytest.raises(UnavailableError, match=r"run week of b has not ended.*goes on with this"):
+    with pytest.raises(UnavailableError, match=r"run week of b has not ended.*resumes this run"):
         follow.run_all(airflow, ("a", "b"), "week")

@@ -9,11 +9,11 @@ import pytest
 
 from semel import pipeline
 from semel.archive import layout
+from semel.errors import TerminalError, UnavailableError
+from semel.pipeline.spec import Spec
 from semel_local.demo import exact, flights, follow, stream
 from semel_local.demo.airflow_api import DagRun, TaskState
 from semel_local.demo.progress import DemoProgress
-from semel.errors import TerminalError, UnavailableError
-from semel.pipeline.spec import Spec
 
 DAYS = [dt.date(2013, 1, 1), dt.date(2013, 1, 2)]
 
@@ -50,7 +50,7 @@ def test_files_of_a_forgotten_demo_are_refused(live: Spec) -> None:
     """Without state, batches that are there would not be of this topic."""
     by_date = pipeline.find(stream.BY_DATE)
     assert stream._next_week(live, by_date) == 1
-    marker = layout.marker(layout.of(live), 1)
+    marker = layout.marker(layout.archive_folder(live), 1)
     marker.parent.mkdir(parents=True)
     marker.touch()
     with pytest.raises(TerminalError, match=r"earlier demo.*flights_by_date.*make reset"):
@@ -63,7 +63,7 @@ def test_files_of_a_forgotten_demo_are_refused(live: Spec) -> None:
 def test_the_truth_adds_up() -> None:
     """Of the weeks so far; and each row is what the flights alone say."""
     weeks = [flights.truth_of(1), flights.truth_of(2)]
-    true, rows = exact.of_weeks(2), exact.true_rows(2)
+    true, rows = exact.weeks_truth(2), exact.true_rows(2)
     assert true["messages_read"] == sum(week.counts.records_read for week in weeks)
     assert true["messages_read"] == true["new"] + true["repeats"] + true["quarantined"]
     assert true["quarantined"] == sum(n for name, n in true.items() if ":" in name)
@@ -78,22 +78,22 @@ def test_wrong_rows_are_counted() -> None:
     """One that is missing, too much, there twice, or has another value; order and types count not.
     """
     true = exact.true_rows(1).slice(0, 100)
-    assert exact.wrong(true, true) == 0
+    assert exact.count_wrong(true, true) == 0
     other = true.take(pa.array(range(99, -1, -1)))
     at = other.column_names.index("month")
     other = other.set_column(at, "month", other["month"].cast(pa.int32()))
-    assert exact.wrong(other, true) == 0
-    assert exact.wrong(true.slice(1), true) == 1
-    assert exact.wrong(pa.concat_tables([true, true.slice(0, 1)]), true) == 1
+    assert exact.count_wrong(other, true) == 0
+    assert exact.count_wrong(true.slice(1), true) == 1
+    assert exact.count_wrong(pa.concat_tables([true, true.slice(0, 1)]), true) == 1
     changed = true.set_column(at, "month", pa.array([2] + true["month"].to_pylist()[1:]))
-    assert exact.wrong(changed, true) == 2  # The right one is missing too.
+    assert exact.count_wrong(changed, true) == 2  # The right one is missing too.
 
 
-@pytest.mark.parametrize("name", [*exact.of_weeks(1), "quarantined:too_long"])
+@pytest.mark.parametrize("name", [*exact.weeks_truth(1), "quarantined:too_long"])
 def test_a_wrong_number_is_seen(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each number is told where it is another one, in each pipeline; a reason that the truth does
     not know, too."""
-    true = exact.of_weeks(1)
+    true = exact.weeks_truth(1)
     found = {stream.LIVE: true, stream.BY_DATE: true | {name: true.get(name, 0) + 1}}
     payload = {
         "ok": False, "week": 1, "output": {stream.LIVE: "flights_once"}, "kafka": "127.0.0.1:1",
@@ -148,7 +148,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def batch(live: Spec, number: int, messages: int) -> None:
     """What the demo reads of a success marker."""
-    path = layout.marker(layout.of(live), number)
+    path = layout.marker(layout.archive_folder(live), number)
     path.parent.mkdir(parents=True, exist_ok=True)
     key = f"airflow:{live.name}:scheduled__{number}"
     path.write_text(f'{{"request_key": "{key}", "counts": {{"records_read": {messages}}}}}')
@@ -178,7 +178,7 @@ def test_a_run_that_fails_is_told(
     if which == "live":
         airflow.failed = [DagRun(run_id="r", state="failed", date=None, seconds=1.0)]
     watch = stream.Watch(api=airflow, live=live, days=DAYS)
-    with pytest.raises(TerminalError, match=r"failed, see http://airflow/.*goes on where"):
+    with pytest.raises(TerminalError, match=r"failed, see http://airflow/.*resumes the run"):
         watch.until(1, backfill=which == "backfill")
     assert "| why flights_" in capsys.readouterr().err
 

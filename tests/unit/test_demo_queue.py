@@ -9,14 +9,14 @@ import pytest
 
 from semel import failpoints, pipeline
 from semel.archive import layout
-from semel.clients.queue import Pulled
-from semel_local.demo import exact, flights, queue, stream
-from semel_local.demo.progress import DemoProgress
+from semel.clients.queue import PulledMessages
 from semel.errors import TerminalError
 from semel.pipeline.spec import Spec
-from semel.sources.queue.receive import batch_of
+from semel.sources.queue.receive import to_record_batch
 from semel.sources.queue.segment import OpenSegment
 from semel.sources.queue.spool import Spool
+from semel_local.demo import exact, flights, queue, stream
+from semel_local.demo.progress import DemoProgress
 
 ROOT = Path(__file__).resolve().parents[2]
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -35,12 +35,12 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spec:
 def segment(spec: Spec, numbers: list[int], attempt: int = 1) -> Path:
     """A sealed segment with the messages of these numbers."""
     spool = Spool(spec.source.spool_of(spec.name))
-    spool.make()
+    spool.create_folders()
     part = OpenSegment.create(spool.open, spec.name, "nats:flights", NOW)
     n = len(numbers)
     part.append(
-        batch_of(
-            Pulled(
+        to_record_batch(
+            PulledMessages(
                 ids=[f"{number}-1700000000000000000" for number in numbers],
                 published=[None] * n, attributes=[[]] * n, ordering_keys=[None] * n,
                 attempts=[attempt] * n, values=[b"{}"] * n, handles=[None] * n,
@@ -57,7 +57,7 @@ def test_a_spool_of_a_forgotten_demo_is_refused(spec: Spec, left: str) -> None:
     if left == "segment":
         segment(spec, [1])
     else:
-        marker = layout.marker(layout.of(spec), 1)
+        marker = layout.marker(layout.archive_folder(spec), 1)
         marker.parent.mkdir(parents=True)
         marker.touch()
     with pytest.raises(TerminalError, match=r"earlier demo.*flights_queue.*make reset"):
@@ -69,29 +69,29 @@ def test_a_spool_of_a_forgotten_demo_is_refused(spec: Spec, left: str) -> None:
 
 def test_what_came_is_counted_in_the_spool(spec: Spec) -> None:
     """Of each message how often it is there, over all segments, and what was delivered again."""
-    assert queue.came_to(queue._sealed(spec)) == queue.Came()
+    assert queue.read_spool(queue._sealed(spec)) == queue.SpoolContents()
     segment(spec, [1, 2, 3])
     segment(spec, [3, 4, 2], attempt=2)
     segment(spec, [3], attempt=3)
-    came = queue.came_to(queue._sealed(spec))
+    came = queue.read_spool(queue._sealed(spec))
     assert came.copies == Counter({1: 1, 2: 2, 3: 3, 4: 1})
     assert came.again == Counter({2: 1, 3: 2}) and came.redelivered == 4
 
 
 def test_what_comes_again_is_a_repeat_or_one_more_dead_letter() -> None:
     """The truth counts a broken message as often as it came, under its reason; the sums hold."""
-    once = exact.of_weeks(1)
+    once = exact.weeks_truth(1)
     lines = [line for day in flights.days_of(1) for line in flights.lines_of(day)[0]]
     broken = next(at for at, line in enumerate(lines, 1) if line.broken == "encoding")
     good = next(at for at, line in enumerate(lines, 1) if not line.broken)
     copies = Counter(range(1, len(lines) + 1))
     copies.update({broken: 2, good: 3})
-    came = queue.Came(copies=Counter({**dict.fromkeys(copies, 1), broken: 3, good: 4}))
-    true = queue.true_of(1, came)
+    came = queue.SpoolContents(copies=Counter({**dict.fromkeys(copies, 1), broken: 3, good: 4}))
+    true = queue.spool_truth(1, came)
     changed = {"messages_read": 5, "repeats": 3, "quarantined": 2, "quarantined:encoding": 2}
     assert true == once | {name: once[name] + n for name, n in changed.items()}
     assert true["messages_read"] == true["new"] + true["repeats"] + true["quarantined"]
-    told = queue.numbers_of(1, came, true)
+    told = queue.spool_numbers(1, came, true)
     assert told["received"] == told["published"] + told["received_again"]
     assert true["repeats"] == told["repeated_by_the_publisher"] + told["repeated_by_the_queue"]
     # Each broken line of the days is known by its reason, and none else.
@@ -102,12 +102,13 @@ def test_what_comes_again_is_a_repeat_or_one_more_dead_letter() -> None:
 
 def test_a_message_that_never_came_is_not_thought_to_have_come() -> None:
     """The truth has each message at least once, whatever the spool has."""
-    assert queue.true_of(1, queue.Came(copies=Counter({7: 1}))) == exact.of_weeks(1)
+    assert queue.spool_truth(1, queue.SpoolContents(copies=Counter({7: 1}))) == exact.weeks_truth(1)
 
 
 def payload(ok: bool) -> dict:
-    true = exact.of_weeks(1) | {"left_in_the_queue": 0}
-    came = queue.numbers_of(1, queue.Came(redelivered=700, copies=Counter({2: 501})), true)
+    true = exact.weeks_truth(1) | {"left_in_the_queue": 0}
+    spool = queue.SpoolContents(redelivered=700, copies=Counter({2: 501}))
+    came = queue.spool_numbers(1, spool, true)
     return {
         "ok": ok, "week": 1, "output": "data/out", "nats": "127.0.0.1:1",
         "seconds": {"receive": 6.0, "plan": 1.0, "all": 60.0},
@@ -137,7 +138,7 @@ def test_what_is_proved_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "DIFFERENT" not in said and "seconds: receive 6.0, plan 1.0\n" in said
     assert "Exact. 6,284 messages were published, of 6,098 flights" in said
-    assert "700 of what was received had been delivered before, and 500 of that was in" in said
+    assert "700 messages again, and 500 of these were in the spool already" in said
     assert "the DAG: d, this run: r" in said
 
 
@@ -162,7 +163,8 @@ def test_the_receiver_that_is_killed(
     assert said in capsys.readouterr().err
     name, kind = seen[0]["env"]["SEMEL_FAULTS"].split(":")
     assert name in failpoints.points() and kind == "exit"
-    assert seen[0]["command"][-4:] == ["receive", queue.PIPELINE, "--messages", str(queue.KILLED)]
+    count = str(queue.KILLED_MESSAGES)
+    assert seen[0]["command"][-4:] == ["receive", queue.PIPELINE, "--messages", count]
 
 
 class Stream:
@@ -212,6 +214,6 @@ def test_a_publisher_that_died_goes_on(
     assert [line.raw for line in made.lines] == [line.raw for line in wanted]
     counts = [len(flights.lines_of(day)[0]) for day in flights.days_of(week)]
     assert made.befell == [
-        f"{queue.FORGOTTEN} forgotten after {earlier + counts[0]}",
+        f"{queue.FORGOTTEN_MESSAGES} forgotten after {earlier + counts[0]}",
         f"killed after {earlier + sum(counts[:4])}",
     ]

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from semel.sources.kafka import epochs
-from semel.sources.kafka.epochs import Led, Lies, Proof, judge
+from semel.sources.kafka.epochs import EpochVerdict, LeaderChange, ReadEnd, judge
 from semel.sources.kafka.topics import Extent, epoch_of
 
 _ENDS = {
-    Lies.BEFORE: "its first offset, or before",
-    Lies.WITHIN: "an offset behind its first one, and not behind its end",
-    Lies.BEHIND: "an offset behind the partition's end",
+    ReadEnd.DELETED: "its first offset, or before",
+    ReadEnd.WITHIN: "an offset behind its first one, and not behind its end",
+    ReadEnd.PAST_END: "an offset behind the partition's end",
 }
 _EPOCH = {
-    Led.UNKNOWN: "one of the two is not known",
-    Led.SAME: "the same",
-    Led.OTHER: "another",
+    LeaderChange.UNKNOWN: "one of the two is not known",
+    LeaderChange.SAME: "the same",
+    LeaderChange.OTHER: "another",
 }
 
 
@@ -28,34 +28,37 @@ def test_the_table_of_the_page_is_the_one_of_the_code() -> None:
     found = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
     rows = [row for row in found if row and row[0] in _ENDS.values()]
     assert len(rows) == 5
-    for lies, led in product(Lies, Led):
+    for lies, led in product(ReadEnd, LeaderChange):
         [row] = [r for r in rows if r[0] == _ENDS[lies] and r[1] in ("any", _EPOCH[led])]
         assert row[2].startswith(judge(lies, led))
 
 
 @pytest.mark.parametrize(
     ("end", "wanted"),
-    [(9, Lies.BEFORE), (10, Lies.BEFORE), (11, Lies.WITHIN), (20, Lies.WITHIN), (21, Lies.BEHIND)],
+    [
+        (9, ReadEnd.DELETED), (10, ReadEnd.DELETED),
+        (11, ReadEnd.WITHIN), (20, ReadEnd.WITHIN), (21, ReadEnd.PAST_END),
+    ],  # fmt: skip
 )
-def test_where_an_end_lies(end: int, wanted: Lies) -> None:
+def test_where_an_end_lies(end: int, wanted: ReadEnd) -> None:
     """Of records at offsets 10 to 20, without the last."""
-    assert epochs._lies(end, Extent(low=10, end=20, epoch=3)) is wanted
+    assert epochs._end_position(end, Extent(low=10, end=20, epoch=3)) is wanted
 
 
 @pytest.mark.parametrize(
     ("then", "now", "wanted"),
     [
-        (3, 3, Led.SAME),
-        (3, 4, Led.OTHER),
-        (4, 3, Led.OTHER),
-        (0, 0, Led.SAME),
-        (None, 3, Led.UNKNOWN),
-        (3, None, Led.UNKNOWN),
+        (3, 3, LeaderChange.SAME),
+        (3, 4, LeaderChange.OTHER),
+        (4, 3, LeaderChange.OTHER),
+        (0, 0, LeaderChange.SAME),
+        (None, 3, LeaderChange.UNKNOWN),
+        (3, None, LeaderChange.UNKNOWN),
     ],
 )
-def test_who_led(then: int | None, now: int | None, wanted: Led) -> None:
+def test_who_led(then: int | None, now: int | None, wanted: LeaderChange) -> None:
     """The first epoch is 0. One that went back is another too: the cluster was restored."""
-    assert epochs._led(then, now) is wanted
+    assert epochs._leader_change(then, now) is wanted
 
 
 def test_a_cluster_without_epochs() -> None:
@@ -66,6 +69,7 @@ def test_a_cluster_without_epochs() -> None:
 def test_nobody_is_asked_where_the_table_tells() -> None:
     """A cluster of None cannot be asked: what is proven without it is not asked for."""
     there = {("t", 0): Extent(low=0, end=20, epoch=3), ("t", 1): Extent(low=0, end=20, epoch=3)}
-    read = {("t", 0): epochs.ReadPosition(end=20, epoch=3), ("t", 1): epochs.ReadPosition(end=25, epoch=2)}
-    assert epochs.lost(None, read, there) == {("t", 1): 20}
-    assert judge(Lies.WITHIN, Led.OTHER) is Proof.ASK
+    position = epochs.ReadPosition
+    read = {("t", 0): position(end=20, epoch=3), ("t", 1): position(end=25, epoch=2)}
+    assert epochs.first_lost_offsets(None, read, there) == {("t", 1): 20}
+    assert judge(ReadEnd.WITHIN, LeaderChange.OTHER) is EpochVerdict.QUERY

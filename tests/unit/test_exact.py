@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from semel.declare import ddl
-from semel.formats.exact import decoded, misfit, taken
+from semel.formats.exact import cast_exactly, misfit, plain_values
 
 _TWICE = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
 
@@ -37,8 +37,8 @@ _TWICE = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"])
 def test_what_does_not_fit_is_not_cast(kind: str, column: pa.Array) -> None:
     declared = ddl.parse(kind)
     assert misfit(column.type, declared)
-    with pytest.raises(TypeError, match="does not hold"):
-        taken(column, declared.arrow())
+    with pytest.raises(TypeError, match="cannot store"):
+        cast_exactly(column, declared.arrow())
 
 
 _INDEXES = pa.array([0, 1, 0, None, 1], pa.int32())
@@ -71,7 +71,7 @@ _CODED = pa.DictionaryArray.from_arrays(_INDEXES, pa.array(["a", "b"]))
 def test_what_is_coded_is_decoded(kind: str, column: pa.Array) -> None:
     """All of it, and a part."""
     for some in (column, column[1:], column[1:2], column[:0]):
-        found = decoded(some, ddl.parse(kind).arrow())
+        found = plain_values(some, ddl.parse(kind).arrow())
         assert found.to_pylist() == some.to_pylist()
         found.validate(full=True)
         assert found.take(pa.array([*range(len(some))], pa.int64())).equals(found)
@@ -84,17 +84,17 @@ def test_fields_that_are_not_declared_go(kind: str) -> None:
     rows = [{"a": "x", "b": 1, "c": 2.5}, None, {"a": None, "b": 2, "c": None}]
     kept = [row and {f.name: row[f.name] for f in declared} for row in rows]
     column = pa.array(rows)
-    assert decoded(column, declared).to_pylist() == kept
-    assert decoded(pa.array([rows, None]), pa.list_(declared)).to_pylist() == [kept, None]
+    assert plain_values(column, declared).to_pylist() == kept
+    assert plain_values(pa.array([rows, None]), pa.list_(declared)).to_pylist() == [kept, None]
     pairs = pa.MapArray.from_arrays([0, 2, 3], pa.array(["x", "y", "z"]), column)
-    found = decoded(pairs, pa.map_(pa.string(), declared))
+    found = plain_values(pairs, pa.map_(pa.string(), declared))
     assert found.to_pylist() == [[("x", kept[0]), ("y", None)], [("z", kept[2])]]
 
 
 def test_an_index_out_of_its_dictionary() -> None:
     wrong = pa.DictionaryArray.from_arrays(pa.array([0, 7]), pa.array(["a"]), safe=False)
     with pytest.raises(pa.ArrowException):
-        decoded(wrong, pa.string())
+        plain_values(wrong, pa.string())
 
 
 @pytest.mark.parametrize("kind", ["decimal(6,3)", "decimal(8,3)", "decimal(38,4)"])
@@ -105,10 +105,10 @@ def test_a_decimal_beyond_its_precision(kind: str) -> None:
         pa.decimal128(5, 2), 4, [pa.py_buffer(b"\x07"), pa.py_buffer(raw)]
     )
     declared = ddl.parse(kind)
-    found = taken(column, declared.arrow()).to_pylist()
+    found = cast_exactly(column, declared.arrow()).to_pylist()
     assert found[1] == Decimal("0.05") and found[3] is None
     with localcontext(prec=60):
         most = Decimal(10) ** (declared.precision - declared.scale)
         assert abs(found[0]) >= most and abs(found[2]) >= most
     column = pa.array([Decimal("1.25"), None], pa.decimal128(5, 2))
-    assert taken(column, declared.arrow()).to_pylist() == column.to_pylist()
+    assert cast_exactly(column, declared.arrow()).to_pylist() == column.to_pylist()

@@ -14,7 +14,7 @@ from fixtures.files.records import read_whole
 from semel import cli
 from semel.errors import SourceError
 from semel.formats.csv import CsvFormat, read_header
-from semel.reports.gaps import unplanned
+from semel.reports.gaps import first_survey
 from semel.sources.files.audit import _header_end, header_of
 from semel.sources.spec import CsvOptions as Declared
 
@@ -46,7 +46,7 @@ def test_a_file_that_is_no_text_of_lines(
     good.write_bytes(ROWS if form == "csv" else b'{"id": "1", "n": 2}\n')
     bad = bench.data / "in" / "bad"
     bad.write_bytes(TEXTS[what])
-    _, wanted, refused = unplanned(spec)
+    _, wanted, refused = first_survey(spec)
     assert [(item.file.path, item.end) for item in wanted] == [(str(good), good.stat().st_size)]
     ((name, reason, detail),) = [(item.name, item.reason, item.detail) for item in refused]
     if (form, what) == ("csv", "JSON array"):
@@ -68,14 +68,14 @@ def test_text_that_only_looks_like_it(bench: Workbench, text: bytes) -> None:
     """No file is refused for its first letters, nor one whose first line is still written."""
     spec = bench.spec(source={"format": "csv", "path": "in/*", "schema": {"id": "string"}})
     (bench.data / "in" / "a").write_bytes(text)
-    assert "format" not in [item.reason for item in unplanned(spec)[2]]
+    assert "format" not in [item.reason for item in first_survey(spec)[2]]
 
 
 def test_json_lines_that_begin_with_a_bracket_are_read(bench: Workbench) -> None:
     """One bad line at the top is a dead letter, where most others are objects."""
     spec = bench.spec(source={"path": "in/*"})
     (bench.data / "in" / "a").write_bytes(b'[\n{"id": "1"}\n{"id": "2"}\n')
-    assert unplanned(spec)[2] == ()
+    assert first_survey(spec)[2] == ()
 
 
 BOM = b"\xef\xbb\xbf"
@@ -95,8 +95,8 @@ HEADERS = [
     (b"\r\nid,n\r\n1,2\r\n", "first line is empty"),
     (BOM + b"\nid,n\n1,2\n", "first line is empty"),
     (b" \nid,n\n1,2\n", "first line is empty"),
-    (b'"id,n\n1,2\n', "cannot be read"),
-    (b'"id"x,n\n1,2\n', "cannot be read"),
+    (b'"id,n\n1,2\n', "header is unreadable"),
+    (b'"id"x,n\n1,2\n', "header is unreadable"),
     (b"id;n\n1;2\n", "does not name"),
 ]
 """(text, bytes of its header, or why it is refused)"""

@@ -5,15 +5,15 @@ import itertools
 import pytest
 
 from semel.sinks import BatchNote
-from semel.sinks.held import (
+from semel.sinks.note_comparison import (
     BatchVerdict,
     Differences,
-    Holds,
     KnownBatch,
     MarkerVerdict,
+    TargetVerdict,
+    batches_text,
     compare,
-    judge,
-    named,
+    judge_batch,
 )
 
 KNOWN = {told: number for number, told in enumerate((MarkerVerdict.LISTED, MarkerVerdict.POSSIBLE), 1)}
@@ -26,43 +26,43 @@ def note(number: int, **other: object) -> BatchNote:
 
 def known(number: int, told: MarkerVerdict) -> KnownBatch:
     of = {"batch_id": number, "root": number, "commit_seq": number, "fence": 1}
-    return KnownBatch(**of, rows=10, left=10, told=told)  # type: ignore[arg-type]
+    return KnownBatch(**of, rows=10, rows_left=10, verdict=told)  # type: ignore[arg-type]
 
 
 # Attacks H1.
-@pytest.mark.parametrize("cell", list(itertools.product(MarkerVerdict, Holds)), ids=str)
-def test_each_cell(cell: tuple[MarkerVerdict, Holds]) -> None:
+@pytest.mark.parametrize("cell", list(itertools.product(MarkerVerdict, TargetVerdict)), ids=str)
+def test_each_cell(cell: tuple[MarkerVerdict, TargetVerdict]) -> None:
     """What the table says of a cell is what comes of a batch that is in it, and of no other one."""
     told, holds = cell
     batches = [known(1, told)] if told is not MarkerVerdict.UNKNOWN else []
-    of = {Holds.NOTHING: [], Holds.SAME: [note(1)], Holds.OTHER: [note(1, rows=9)]}[holds]
+    of = {TargetVerdict.NOTHING: [], TargetVerdict.SAME: [note(1)], TargetVerdict.OTHER: [note(1, rows=9)]}[holds]
     found = compare("flights", "ours", batches, of)
     shown = {
         BatchVerdict.FINE: Differences(),
         BatchVerdict.MISSING: Differences(missing=tuple(batches)),
-        BatchVerdict.OTHER: Differences(others=tuple(of)),
+        BatchVerdict.OTHER: Differences(conflicting=tuple(of)),
         BatchVerdict.STRAY: Differences(strays=tuple(of)),
     }
-    assert found == shown[judge(told, holds)]
+    assert found == shown[judge_batch(told, holds)]
 
 
 @pytest.mark.parametrize("other", [{"commit_seq": 2}, {"fence": 2}, {"rows": 9}])
 def test_what_is_the_same(other: dict[str, int]) -> None:
     """A batch is another one by its place, its attempt, and how many rows it has."""
-    assert known(1, MarkerVerdict.LISTED).holds(note(1, **other)) is Holds.OTHER
+    assert known(1, MarkerVerdict.LISTED).compare_note(note(1, **other)) is TargetVerdict.OTHER
 
 
 # Attacks H1, H2.
 @pytest.mark.parametrize(
     ("other", "holds"),
-    [({}, Holds.SAME), ({"rows": 9}, Holds.SAME), ({"rows": 11}, Holds.OTHER),
-     ({"commit_seq": 2}, Holds.OTHER)],
+    [({}, TargetVerdict.SAME), ({"rows": 9}, TargetVerdict.SAME), ({"rows": 11}, TargetVerdict.OTHER),
+     ({"commit_seq": 2}, TargetVerdict.OTHER)],
 )  # fmt: skip
-def test_rows_that_are_their_own_note(other: dict[str, int], holds: Holds) -> None:
+def test_rows_that_are_their_own_note(other: dict[str, int], holds: TargetVerdict) -> None:
     """They know neither attempt nor ledger, and some may have been deleted since; more are others.
     """
     told = note(1, fence=None, ledger=None, **other)
-    assert known(1, MarkerVerdict.LISTED).holds(told) is holds
+    assert known(1, MarkerVerdict.LISTED).compare_note(told) is holds
     assert compare("flights", "ours", [], [told]) == Differences(strays=(told,))
 
 
@@ -77,5 +77,5 @@ def test_whose_notes_are_foreign() -> None:
 
 def test_batches_by_their_numbers() -> None:
     """Up to ten of them are named."""
-    assert named({7}) == "batch 7" and named({3, 1}) == "batches 1, 3"
-    assert named(range(1, 13)) == "batches 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 2 more"
+    assert batches_text({7}) == "batch 7" and batches_text({3, 1}) == "batches 1, 3"
+    assert batches_text(range(1, 13)) == "batches 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 2 more"

@@ -63,7 +63,7 @@ def test_each_file_is_listed_refused_or_hidden(spec: Spec, names: list[bytes]) -
     for name in names:
         Path(folder, os.fsdecode(name + SUFFIX)).write_bytes(b"{}\n")
     listing = list_files(spec.of_source())
-    refused = listing.refused
+    refused = listing.refusals
     shown = [name + SUFFIX for name in names if not (name + SUFFIX).startswith(b".")]
     assert {os.fsencode(file.path) for file in listing.items} == {
         os.fsencode(folder) + b"/" + name for name in shown if _is_text(name)
@@ -98,7 +98,7 @@ def test_a_split_of_too_many_folders_is_refused(
     for split in ("ab", "bc", "de"):
         writer.write(pa.table({"id": [1, 2], "k": list(split)}))
         writer.end_split()
-    with pytest.raises(LimitError, match="more than 2 values in one split"):
+    with pytest.raises(LimitError, match="more than 2 values in one part of a batch"):
         writer.write(pa.table({"id": [1, 2, 3], "k": ["a", "b", "c"]}))
     done = PartWriter(str(tmp_path), tag="u", partition_by=("k",))
     done.write(pa.table({"id": [1, 2], "k": ["a", "b"]}))

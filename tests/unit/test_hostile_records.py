@@ -21,7 +21,7 @@ from semel.errors import SourceError
 from semel.formats.csv import CsvFormat
 from semel.formats.jsonl import JsonLines
 from semel.formats.records import OFFSET, read_split
-from semel.reports.gaps import unplanned
+from semel.reports.gaps import first_survey
 from tiers import examples
 
 SCHEMA = pa.schema(
@@ -116,7 +116,7 @@ def test_a_damaged_csv_gz_is_refused_by_name(bench: Workbench) -> None:
     bad = bench.data / "in" / "bad.csv.gz"
     bad.write_bytes(whole[:20] + bytes(40) + whole[60:])
     (bench.data / "in" / "good.csv").write_bytes(b"id,n\na,1\n")
-    _, (wanted,), refused = unplanned(spec)
+    _, (wanted,), refused = first_survey(spec)
     assert wanted.file.path == str(bench.data / "in" / "good.csv")
     assert [(item.name, item.reason) for item in refused] == [(str(bad), "damaged")]
 

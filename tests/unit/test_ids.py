@@ -227,6 +227,6 @@ def test_what_changed_is_named(tmp_path) -> None:
         identity.check(old, changed)
     assert str(found.value) == (
         'pipeline clicks: record_id cannot change from ["id"] to ["id", "n"]; dedup.shards cannot '
-        "change from 4 to 8: the ids in its catalog are made of it, and every record would pass as "
-        "new. Put it back, or declare a new pipeline with its own name and sink"
+        "change from 4 to 8: the ids in its catalog would not match, and every record would pass "
+        "as new. Put it back, or declare a new pipeline with its own name and sink"
     )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from semel.clients.kafka.cluster import Cluster
-from semel.clients.kafka.connection import config_of, servers_of, without_secrets
+from semel.clients.kafka.connection import cluster_settings, remove_secrets, sorted_servers
 from semel.errors import SemelError, TerminalError
 
 SECRET = "pa55/w0rd: @é%&"
@@ -26,7 +26,7 @@ OWN = {"group.id": "theirs", "auto.offset.reset": "latest", "error_cb": "theirs.
 
 
 def config(text: str | None) -> dict[str, object]:
-    return config_of("events", None, lambda name: text if name == "events" else None)
+    return cluster_settings("events", None, lambda name: text if name == "events" else None)
 
 
 def refused(text: str | None) -> str:
@@ -76,33 +76,33 @@ def test_host_and_port(written: Callable[[Connection], str]) -> None:
 
 def test_addresses_alone() -> None:
     """They need no connection; their order and their case make no other cluster."""
-    assert config_of(None, "a:1,b:2") == {"bootstrap.servers": "a:1,b:2"}
-    assert servers_of({"bootstrap.servers": "B:2, a:1"}) == "a:1,b:2"
+    assert cluster_settings(None, "a:1,b:2") == {"bootstrap.servers": "a:1,b:2"}
+    assert sorted_servers({"bootstrap.servers": "B:2, a:1"}) == "a:1,b:2"
     assert str(Cluster(servers="a:1")) == "Kafka at a:1"
 
 
 @pytest.mark.parametrize("text, why", [
     (None, "there is no connection 'events' here"),
     ("", "there is no connection 'events' here"),
-    ("postgresql://u:{s}@host/db", "its type is postgresql, and not kafka"),
-    ('{"conn_type": "http", "password": "{s}"}', "its type is http, and not kafka"),
+    ("postgresql://u:{s}@host/db", "its type is postgresql, not kafka"),
+    ('{"conn_type": "http", "password": "{s}"}', "its type is http, not kafka"),
     ('{"password": "{s}", "host": "a"}', "it has no type"),
-    ('{"conn_type": "{s}"}', "its type is another one, and not kafka"),
-    ('{"conn_type": ["{s}"]}', "its type is another one, and not kafka"),
+    ('{"conn_type": "{s}"}', "its type is another one, not kafka"),
+    ('{"conn_type": ["{s}"]}', "its type is another one, not kafka"),
     ("{s}", "it has no type"),
     ("password-{s}:9092", "it has no type"),
-    ("kafka://u:{s}@", "names no bootstrap.servers"),
-    ('{"conn_type": "kafka", "password": "{s}"}', "names no bootstrap.servers"),
+    ("kafka://u:{s}@", "does not set bootstrap.servers"),
+    ('{"conn_type": "kafka", "password": "{s}"}', "does not set bootstrap.servers"),
     ("kafka://u:{s}@host:port", "ValueError"),
     ("kafka://u:p@[{s}", "ValueError"),
-    ("kafka://host?__extra__={s}", "it is no JSON"),
-    ('{"conn_type": "kafka", "password": "{s}"', "it is no JSON"),
-    ('{"conn_type": "kafka", "host": "h", "extra": "{s}"}', "it is no JSON"),
+    ("kafka://host?__extra__={s}", "it is not JSON"),
+    ('{"conn_type": "kafka", "password": "{s}"', "it is not JSON"),
+    ('{"conn_type": "kafka", "host": "h", "extra": "{s}"}', "it is not JSON"),
     ('{"conn_type": "kafka", "host": "h", "extra": ["{s}"]}', "AttributeError"),
     ('{"conn_type": "kafka", "extra": {"bootstrap.servers": ["{s}"]}}', "'bootstrap.servers'"),
     ('{"conn_type": "kafka", "host": "h", "password": {"x": "{s}"}}', "'sasl.password' is neither"),
-    ('{"conn_type": "kafka", "host": "h", "password": "{s}\\u0000"}', "a character that no"),
-    ('{"conn_type": "kafka", "host": "h", "password": "{s}\\ud800"}', "a character that no"),
+    ('{"conn_type": "kafka", "host": "h", "password": "{s}\\u0000"}', "a NUL character or invalid"),
+    ('{"conn_type": "kafka", "host": "h", "password": "{s}\\ud800"}', "or invalid Unicode"),
 ])  # fmt: skip
 def test_what_is_no_connection_to_kafka(text: str | None, why: str) -> None:
     """It is told which connection, why, and where to correct it; nothing of it is quoted."""
@@ -133,7 +133,7 @@ def test_a_setting_that_the_client_does_not_take(
     with pytest.raises(TerminalError) as caught, Cluster(connection="events").admin():
         pass
     said = str(caught.value)
-    assert "connection 'events'" in said and "librdkafka does not take" in said
+    assert "connection 'events'" in said and "librdkafka does not accept" in said
     assert words in said and SECRET not in said
 
 
@@ -168,9 +168,9 @@ def test_hostile_extra(extra: object) -> None:
 def test_what_a_client_says_quotes_no_secret() -> None:
     """Neither the secrets that were set, nor a value that was put at the wrong setting."""
     found = REACHED | {"sasl.password": SECRET, "ssl.key.pem": "-----BEGIN-----"}
-    said = without_secrets(f"login {SECRET} at one:9092 with -----BEGIN----- SCRAM-SHA-512", found)
+    said = remove_secrets(f"login {SECRET} at one:9092 with -----BEGIN----- SCRAM-SHA-512", found)
     assert said == "login *** at one:9092 with *** SCRAM-SHA-512"
-    said = without_secrets('Invalid value "hunter22" for configuration property "a"', REACHED)
+    said = remove_secrets('Invalid value "hunter22" for configuration property "a"', REACHED)
     assert said == 'Invalid value for configuration property "a"'
 
 

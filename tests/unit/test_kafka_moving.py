@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from semel.errors import UnavailableError
-from semel.sinks.kafka.ends import ends_of
+from semel.sinks.kafka.ends import topic_ends
 from semel.sources.kafka import topics
 from semel.sources.kafka.audit.topics import TopicAuditor
 from semel.sources.kafka.edges import find_edges
@@ -61,7 +61,7 @@ def audited(admin: Moving) -> int:
 ASKERS = {
     "audit": audited,
     "source": lambda admin: topics.offsets(admin, [("t", 0)], "high")["t", 0],
-    "sink": lambda admin: ends_of(admin, "t").spans[0][1],
+    "sink": lambda admin: topic_ends(admin, "t").spans[0][1],
 }
 
 
@@ -113,7 +113,7 @@ def test_no_offset_for_a_time_that_has_records_is_no_end() -> None:
     """Where records were deleted a cluster may tell none; taken for the end of the partition, an
     interval would have all that others have. It comes again.
     """
-    with pytest.raises(UnavailableError, match="t/0 cannot tell yet") as told:
+    with pytest.raises(UnavailableError, match="t/0: Kafka cannot yet find the first") as told:
         edges(DAY + timedelta(days=3), low=20)
     assert told.value.next == "again"
 

@@ -72,7 +72,7 @@ def test_an_archive_inside_of_the_sink_stays_readable(sink: Path) -> None:
 def test_two_archives_are_refused(sink: Path) -> None:
     """Which of them counts nobody can tell."""
     shutil.copytree(sink.parent / "_semel" / "flights", sink / "_semel")
-    with pytest.raises(TerminalError, match="both hold markers.*declare sink.archive"):
+    with pytest.raises(TerminalError, match="both have markers.*declare sink.archive"):
         dataset(sink)
     assert dataset(sink, sink / "_semel").count_rows() == 6
 

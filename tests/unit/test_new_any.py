@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from semel.errors import SemelError
 from semel.infer import sample
-from semel.infer.draft import PipelineDraft, Trial, draft, find, widened
+from semel.infer.draft import PipelineDraft, Trial, draft, find_files, widen_to_fit
 from semel.infer.parse import blocks
 from semel.infer.text import yaml_of
 from semel.infer.write import write
@@ -38,9 +38,9 @@ def drafted(content: bytes, name: str) -> Iterator[tuple[PipelineDraft, Trial, S
         patch.setenv("SEMEL_PIPELINES_DIR", str(pipelines))
         path = data / "in" / name
         path.write_bytes(content)
-        read = sample.read([path])
-        made, tried = widened(draft("any", read), read)
-        assert find(made, read).files == 1
+        read = sample.read_samples([path])
+        made, tried = widen_to_fit(draft("any", read), read)
+        assert find_files(made, read).files == 1
         yield made, tried, write(pipelines / "any.yaml", yaml_of(made, tried, read))
 
 

@@ -18,7 +18,7 @@ from fixtures.commands.shell import answer_in
 from semel import cli
 from semel.errors import TerminalError
 from semel.infer import sample
-from semel.infer.draft import draft, widened
+from semel.infer.draft import draft, widen_to_fit
 from semel.infer.sample import NEW_FILES_READ_MAX
 from semel.infer.text import example, scalar, yaml_of
 from semel.infer.write import target_of, write
@@ -49,7 +49,7 @@ def test_what_is_there_is_never_replaced(bench: Workbench, orders: Path, capsys)
     (bench.pipelines / "events.yaml").rename(bench.pipelines / "other.yml")
     for name in ("taken", "dangling", "events"):
         assert cli.main(["new", name, str(orders), "--yes"]) == 1
-        assert f"the name {name!r} is taken by" in capsys.readouterr().err
+        assert f"has the name {name!r} already" in capsys.readouterr().err
     assert there.read_text() == "["
     assert not (bench.pipelines / "nowhere").exists()
 
@@ -61,7 +61,7 @@ def test_samples_with_two_headers(bench: Workbench, orders: Path, capsys) -> Non
     like.write_bytes(CSV)
     assert cli.main(["new", "orders", *map(str, (orders, other, like)), "--yes"]) == 1
     why, step = capsys.readouterr().err.splitlines()
-    assert "make one for each" in why
+    assert "Draft a pipeline for each kind" in why
     words = shlex.split(step.removeprefix("next: semel "))
     assert words == ["new", "orders", str(orders), str(like), "--yes"]
     other.unlink()  # The pattern of its names finds it, too.
@@ -98,10 +98,10 @@ def test_samples_that_cannot_be_read(bench: Workbench, name: str, capsys) -> Non
 def test_a_file_that_appears_meanwhile(bench: Workbench, orders: Path) -> None:
     """A file of the name that was made since the name was looked up is left as it is."""
     target = target_of("orders")
-    found = sample.read([orders])
-    made, tried = widened(draft("orders", found), found)
+    found = sample.read_samples([orders])
+    made, tried = widen_to_fit(draft("orders", found), found)
     target.write_text("mine")
-    with pytest.raises(TerminalError, match="is taken by"):
+    with pytest.raises(TerminalError, match="has the name 'orders' already"):
         write(target, yaml_of(made, tried, found))
     assert target.read_text() == "mine"
     assert [path.name for path in bench.pipelines.iterdir()] == ["orders.yaml"]
@@ -111,7 +111,7 @@ def test_a_file_that_appears_meanwhile(bench: Workbench, orders: Path) -> None:
 def test_a_name_that_no_pipeline_can_have(bench: Workbench, orders: Path, capsys, name) -> None:
     """A wrong name is refused before anything is read or written."""
     assert cli.main(["new", "--yes", "--", name, str(orders)]) == 1
-    assert "is no name for a pipeline" in capsys.readouterr().err
+    assert "is not a valid name for a pipeline" in capsys.readouterr().err
     assert not list(bench.pipelines.iterdir())
 
 
@@ -156,7 +156,7 @@ def test_many_samples_elsewhere(bench: Workbench, tmp_path: Path, capsys, names:
         path.write_bytes(CSV)
     assert cli.main(["new", "orders", *map(str, paths), "--yes"]) == 1
     shown = capsys.readouterr().err
-    assert "copy them into one" in shown and "next: " not in shown
+    assert "Copy them into one of these" in shown and "next: " not in shown
 
 
 def test_a_folder_of_pipelines_that_is_not_there(bench: Workbench, orders, tmp_path, capsys):
@@ -189,7 +189,7 @@ def test_commands_that_come_next(bench: Workbench, orders: Path, tmp_path: Path)
     assert done.returncode == 0 and not done.stderr
     lines = [line.strip() for line in done.stdout.splitlines()]
     assert lines[0] == "read all of 1 file, 335 bytes"
-    assert lines[1] == "50 records, 0 of them quarantined"
+    assert lines[1] == "50 records, 0 quarantined"
     assert "csv, 2 columns; in/orders-*.csv finds 1 file" in lines
     validate, run = lines[lines.index("next:") + 1 : lines.index("next:") + 3]
     assert validate == "semel validate pipelines/orders.yaml"
@@ -204,7 +204,7 @@ def test_files_that_the_pattern_finds_and_refuses(bench: Workbench, orders: Path
     (bench.data / "in" / "orders-old.csv").write_bytes(CSV)
     assert cli.main(["new", "orders", str(orders), "--yes"]) == 0
     out = capsys.readouterr().out
-    assert "files that it finds and refuses: 1; " in out and "orders-old.csv': interval: " in out
+    assert "it refuses 1 file: " in out and "orders-old.csv': interval: " in out
 
 
 def test_samples_of_two_kinds(bench: Workbench, orders: Path, capsys) -> None:
@@ -213,7 +213,7 @@ def test_samples_of_two_kinds(bench: Workbench, orders: Path, capsys) -> None:
         other = bench.data / "in" / "other.csv"
         other.write_bytes(content)
         assert cli.main(["new", "orders", str(orders), str(other), "--yes"]) == 1
-        assert "make" in capsys.readouterr().err
+        assert "Draft a pipeline for each" in capsys.readouterr().err
 
 
 def test_another_order_of_columns(bench: Workbench, orders: Path) -> None:
@@ -275,9 +275,9 @@ def test_large_files_are_sampled(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     rows = [f"x{i:07d},{i}" for i in range(50_000)]
     path.write_text("\n".join(["id,n", *rows, ""]))
-    found = sample.read([path], bytes_max=1 << 17)
-    [one] = found.read
-    assert len(one.parts) == 4 and one.bytes_read <= 1 << 17 and not one.whole
+    found = sample.read_samples([path], bytes_max=1 << 17)
+    [one] = found.files
+    assert len(one.parts) == 4 and one.bytes_read <= 1 << 17 and not one.complete
     lines = [line for part in one.parts for line in part.decode().splitlines()]
     assert set(lines) <= {"id,n", *rows} and lines[-1] == rows[-1] and len(lines) == len({*lines})
     assert str(found).startswith(f"{one.bytes_read:,} bytes of 1 file")
@@ -288,9 +288,9 @@ def test_many_samples(bench: Workbench) -> None:
     paths = [bench.data / "in" / f"a-{i}.csv" for i in range(200)]
     for path in paths:
         path.write_bytes(CSV)
-    found = sample.read(paths)
-    assert len(found.read) == NEW_FILES_READ_MAX and len(found.named) == 200
-    made, tried = widened(draft("many", found), found)
+    found = sample.read_samples(paths)
+    assert len(found.files) == NEW_FILES_READ_MAX and len(found.paths) == 200
+    made, tried = widen_to_fit(draft("many", found), found)
     assert made.path == "in/a-*.csv" and tried.records == 50 * NEW_FILES_READ_MAX
     assert f"{NEW_FILES_READ_MAX} of 200 files" in yaml_of(made, tried, found)
 
@@ -407,8 +407,8 @@ def test_multiline_in_one_of_several_large_files(tmp_path: Path, bench: Workbenc
     plain, other = bench.data / "in" / "a-1.csv", bench.data / "in" / "a-2.csv"
     plain.write_bytes(CSV)
     other.write_text("id,n\n" + "".join(f'"y{i}\nz",{i}\n' for i in range(20_000)))
-    found = sample.read([plain, other], bytes_max=1 << 18)
-    made, tried = widened(draft("many", found), found)
+    found = sample.read_samples([plain, other], bytes_max=1 << 18)
+    made, tried = widen_to_fit(draft("many", found), found)
     assert made.dialect.csv.multiline and not tried.quarantined
     assert 50 < tried.records < 20_000
 

@@ -34,7 +34,7 @@ def test_another_encoding_is_named_and_converted(
     words = ["new", "orders", str(path), "--yes"]
     assert cli.main(words) == 1
     said = capsys.readouterr().err
-    assert "is not UTF-8, but WINDOWS-1252 by its bytes" in said
+    assert "is not UTF-8, but probably WINDOWS-1252. Convert it" in said
     subprocess.run(said.split("`")[1], shell=True, check=True)
     assert cli.main(words) == 0, capsys.readouterr().err
 
@@ -61,7 +61,7 @@ def test_numbers_and_days_that_become_text(
         lines = ["id;v", *(f"{row['id']};{row['v']}" for row in rows)]
     made, said = drafted(bench, "\n".join([*lines, ""]).encode(), capsys, f"a.{form}")
     assert made["source"]["schema"]["v"] == "string"
-    assert ("text here; a transform makes" in said) is bool(hint) and hint in said
+    assert ("text here; convert it in a transform" in said) is bool(hint) and hint in said
     assert hint in (bench.pipelines / "orders.yaml").read_text()
 
 

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from semel import errors
-from semel.airflow.told import WIDTH, lines_of
+from semel.airflow.task_failure import WIDTH, wrap_lines
 from semel.cli import app, commands, main
 from semel.errors import AGAIN, ANEW, NO_STEP, Doing, SemelError
 from semel.sources import quoted
@@ -18,7 +18,7 @@ from semel.sources import quoted
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "plugins" / "semel").rglob("*.py"))
 
-IN_AIRFLOW = ("clear the ", "load the page of ", "trigger the DAG again")
+IN_AIRFLOW = ("clear the ", "load the page Days ", "trigger the DAG again")
 IN_AIRFLOW += ("start the backfill again", "nothing, Airflow")
 IN_A_SHELL = ("pip install ", "mkdir -p ", "nats consumer ")
 
@@ -138,7 +138,7 @@ def test_a_long_command_is_one_for_a_shell() -> None:
     """In a log it goes over several lines; pasted, it is what it was."""
     names = [f"/data/it's a folder/{'x' * 60} {n}.jsonl" for n in range(3)]
     step = " ".join(["semel new flights", *map(quoted, [*names, "a\nb"])])
-    lines = lines_of(f"next: {step}")
+    lines = wrap_lines(f"next: {step}")
     assert len(lines) > 2 and all(len(line) <= WIDTH for line in lines)
     assert all(line.endswith(" \\") for line in lines[:-1])
     joined = "".join(line.removesuffix("\\") for line in lines)

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from fixtures.kafka.registry import Answers, answering
 from semel.clients.objects import Store, access
-from semel.clients.objects.access import StoreLocation, options
+from semel.clients.objects.access import StoreLocation, client_options
 from semel.errors import SemelError, TerminalError
 
 KEYS = {"ours": base64.b64encode(b"a" * 32).decode(), "other": base64.b64encode(b"b" * 32).decode()}
@@ -58,7 +58,7 @@ def refusing() -> Iterator[Answers]:
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that was opened before remembers its environment."""
-    monkeypatch.setattr(access, "_made", access._made.__wrapped__)
+    monkeypatch.setattr(access, "_cached_store", access._cached_store.__wrapped__)
 
 
 def by_obstore(text: str, authority: str) -> None:  # noqa: ARG001 - of the environment
@@ -66,7 +66,7 @@ def by_obstore(text: str, authority: str) -> None:  # noqa: ARG001 - of the envi
 
 
 def by_deltalake(text: str, authority: str) -> None:
-    told = options(StoreLocation.of("az://container/in"), "lake", lambda _: text)
+    told = client_options(StoreLocation.of("az://container/in"), "lake", lambda _: text)
     DeltaTable("az://container/in", storage_options={
         **told, "azure_storage_authority_host": authority, "max_retries": "0",
     })  # fmt: skip
@@ -97,9 +97,9 @@ def test_azure_is_asked_by_the_connection_alone(
             with suppress(OSError):
                 ask(text, service.url)
         except TerminalError as error:
-            if " is set here" in str(error):
+            if ", which would override " in str(error):
                 assert not service.asked
-                named = str(error).split(" is set here")[0]
+                named = str(error).split(",")[0].removeprefix("the environment sets ")
                 assert named in OTHERS[other]
                 monkeypatch.delenv(named)
                 with suppress(OSError, SemelError):
@@ -122,7 +122,7 @@ def test_s3_is_asked_by_the_connection_alone(monkeypatch: pytest.MonkeyPatch) ->
         )  # fmt: skip
         with suppress(SemelError):
             next(Store("s3://bucket/in", "lake", lambda _: text).list(), None)
-        told = options(StoreLocation.of("s3://bucket/in"), "lake", lambda _: text)
+        told = client_options(StoreLocation.of("s3://bucket/in"), "lake", lambda _: text)
         with suppress(OSError):
             DeltaTable("s3://bucket/in", storage_options=told | {"max_retries": "0"})
     assert len(service.asked) > 1
@@ -137,7 +137,7 @@ def test_another_account_of_google_is_told(variable: str, monkeypatch: pytest.Mo
            "private_key": "", "private_key_id": ""}  # fmt: skip
     text = json.dumps({"conn_type": "google_cloud_platform", "extra": {"keyfile_dict": key}})
     monkeypatch.setenv(variable, "/etc/other.json")
-    with pytest.raises(TerminalError, match=f"^{variable} is set here.*unset it"):
+    with pytest.raises(TerminalError, match=f"^the environment sets {variable}, .*Unset it"):
         Store("gs://bucket/in", "lake", lambda _: text)
     monkeypatch.delenv(variable)
     Store("gs://bucket/in", "lake", lambda _: text)

@@ -11,7 +11,7 @@ from airflow.sdk import Connection
 from fixtures.batches.workbench import Workbench
 from semel.airflow import surroundings
 from semel.clients.objects import Object
-from semel.clients.objects.access import StoreLocation, opened
+from semel.clients.objects.access import StoreLocation, open_store
 from semel.errors import SpecError, TerminalError
 from semel.sources.objects import listing
 from semel.sources.objects.listing import KeyScope
@@ -25,26 +25,26 @@ SOURCE = {
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"url": "bucket/in"}, "is no URL such as s3://bucket/prefix"),
-        ({"url": "s3://AKIA:geheim@bucket/in"}, "a login belongs in a connection"),
-        ({"url": "https://bucket.s3.amazonaws.com/in?X-Amz-Signature=geheim"}, "is no URL such as"),
-        ({"url": "s3://bucket/in/../out"}, "one of dots"),
-        ({"url": "s3://bucket//in"}, "an empty part"),
-        ({"url": "s3://bucket/in put"}, "is no URL such as"),
+        ({"url": "bucket/in"}, "is not a URL such as s3://bucket/prefix"),
+        ({"url": "s3://AKIA:geheim@bucket/in"}, "Put a login into a connection"),
+        ({"url": "https://bucket.s3.amazonaws.com/in?X-Amz-Signature=geheim"}, "is not a URL such"),
+        ({"url": "s3://bucket/in/../out"}, "has //, /./ or /../ in its prefix"),
+        ({"url": "s3://bucket//in"}, "has //, /./ or /../ in its prefix"),
+        ({"url": "s3://bucket/in put"}, "is not a URL such as"),
         ({"connection": "no name"}, "connection"),
         ({"format": "avro"}, "format"),
         ({"select": "interval"}, "interval_from: is missing"),
-        ({"interval_from": "mtime"}, "has no meaning with select: arrival"),
+        ({"interval_from": "mtime"}, "does not apply with select: arrival"),
         ({"select": "interval", "interval_from": "dt=%d/"}, "is not a strptime pattern of a key"),
         ({"select": "interval", "interval_from": "/%Y-%m-%d/"}, "is not a strptime pattern"),
-        ({"select": "interval", "interval_from": "%Y/%H/"}, "down to some unit without a gap"),
-        ({"select": "interval", "interval_from": "%Y-%d/"}, "down to some unit without a gap"),
-        ({"select": "interval", "interval_from": "%Y-%m-%dT%I/"}, "down to some unit without"),
+        ({"select": "interval", "interval_from": "%Y/%H/"}, "each unit down to its smallest one"),
+        ({"select": "interval", "interval_from": "%Y-%d/"}, "each unit down to its smallest one"),
+        ({"select": "interval", "interval_from": "%Y-%m-%dT%I/"}, "each unit down to its smallest"),
         ({"select": "interval", "interval_from": "%Y%Y/"}, "is not a strptime pattern"),
         ({"select": "interval", "interval_from": "mtime", "ordered": True}, "ordered: has no"),
         ({"ordered": "yes"}, "ordered"),
-        ({"format": "parquet", "unknown": "keep"}, "unknown: keep has no meaning"),
-        ({"csv": {"delimiter": ";"}}, "csv: has no meaning with format: jsonl"),
+        ({"format": "parquet", "unknown": "keep"}, "unknown: keep does not apply"),
+        ({"csv": {"delimiter": ";"}}, "csv: does not apply to format: jsonl"),
         ({"path": "in/*.jsonl"}, "path"),
     ],
 )
@@ -81,7 +81,7 @@ def day(number: int, hour: int = 0) -> datetime:
 )
 def test_the_time_of_a_key(rule: str | None, key: str, when: datetime | None) -> None:
     """As its beginning says, or the whole of it; it has none where it does not follow the rule."""
-    assert ObjectTimes(rule=rule).of(key, day(9)) == when
+    assert ObjectTimes(rule=rule).time_of(key, day(9)) == when
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_the_folders_of_a_window(
 def test_what_a_listing_is_of() -> None:
     """Keys behind another one are greater by their bytes; a folder's name ends at a slash."""
     assert "z" in KeyScope() and "a/x" in KeyScope(folders=("a",)) and "ab/x" not in KeyScope(folders=("a",))
-    after = KeyScope(after="a.jsonl")
+    after = KeyScope(start_after="a.jsonl")
     assert "b" in after and "a.jsonl" not in after and "A" not in after
-    assert "\uffff" not in KeyScope(after="\U00010000") and "\U00010001" in KeyScope(after="\U00010000")
+    assert "\uffff" not in KeyScope(start_after="\U00010000") and "\U00010001" in KeyScope(start_after="\U00010000")
 
 
 def test_a_listing_is_in_order_and_cut_as_a_list_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,14 +126,14 @@ def test_a_listing_is_in_order_and_cut_as_a_list_is(monkeypatch: pytest.MonkeyPa
         pattern="*", interval_from=None, ordered=False, url="s3://b", format="jsonl"
     )
     shown = listing.list_objects(SimpleNamespace(declared=declared), store, KeyScope())
-    parts = [listing.part_of(one) for one in sorted(objects, key=lambda o: (o.modified, o.key))]
+    parts = [listing.object_part(one) for one in sorted(objects, key=lambda o: (o.modified, o.key))]
     assert list(shown.items) == parts and len(shown.items) == 7
     for cut in (slice(None), slice(2, 5), slice(-2, None), slice(9, None)):
         assert shown.items[cut] == parts[cut]
     assert shown.items[-1] == parts[-1] and parts[0].fingerprint == "2:e|1"
-    assert shown.shows(["3.jsonl", "9.jsonl"]) == {"3.jsonl"}
+    assert shown.listed_names(["3.jsonl", "9.jsonl"]) == {"3.jsonl"}
     objects.append(objects[4])
-    with pytest.raises(TerminalError, match="two objects that the client calls '4.jsonl'"):
+    with pytest.raises(TerminalError, match="two objects that semel cannot tell apart, both '4.jsonl'"):
         listing.list_objects(SimpleNamespace(declared=declared), store, KeyScope())
 
 
@@ -172,7 +172,7 @@ def test_a_connection_of_airflows(
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", "")
     spec = bench.spec(source=SOURCE | {"url": url, "connection": "lake"})
     surroundings.find_connections(spec)
-    store, who = opened(StoreLocation.of(url), "lake")
+    store, who = open_store(StoreLocation.of(url), "lake")
     assert who == "the connection 'lake'"
     assert {key: store.config[key] for key in config} == config
     if keys:

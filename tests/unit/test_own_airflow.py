@@ -88,7 +88,7 @@ def test_a_clash_with_the_collecting_dag_is_told(tmp_path: Path) -> None:
     (tmp_path / "dags" / "ours.py").write_text(line)
     found = found_in(tmp_path)
     assert found["dags"] == {}
-    assert "give the DAG that collects another name" in found["errors"]["ours.py"]
+    assert "Give that DAG another one: dags(globals(), collect=" in found["errors"]["ours.py"]
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_nobody_guesses_where_data_lies(surroundings: ModuleType) -> None:
     1. A task on one worker writes below its working folder. 2. The next one runs in another folder,
     and finds nothing there.
     """
-    with pytest.raises(TerminalError, match="set the Airflow Variable semel_data_roots, or SEMEL_"):
+    with pytest.raises(TerminalError, match="Set the Airflow Variable semel_data_roots, or SEMEL_"):
         surroundings.find_folders()
 
 
@@ -161,7 +161,7 @@ def test_the_ledger_is_a_connection(
     ("said", "why"),
     [
         ("mysql://me:hidden@db/semel", "is of type 'mysql'; make it one of type postgres"),
-        ("postgres://me:hidden@db/semel?cursor=x", "extra field has what PostgreSQL's client"),
+        ("postgres://me:hidden@db/semel?cursor=x", "extra field has an option that PostgreSQL's"),
     ],
 )
 def test_a_connection_that_is_no_ledger(
@@ -180,7 +180,7 @@ def test_spark_has_a_connection_of_its_own_or_the_default(
     """semel_spark goes before spark_default; without both the error says how to make one."""
     from semel.airflow import spark
 
-    with pytest.raises(TerminalError, match="no Airflow connection semel_spark or spark_default"):
+    with pytest.raises(TerminalError, match="has no connection semel_spark or spark_default"):
         spark._connection()
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
     assert spark._connection().conn_id == "spark_default"
@@ -194,7 +194,7 @@ def test_connections_go_where_source_and_sink_look(monkeypatch: pytest.MonkeyPat
 
     from semel.airflow import surroundings
     from semel.clients.kafka import registry
-    from semel.clients.kafka.connection import config_of
+    from semel.clients.kafka.connection import cluster_settings
     from semel.sinks.postgres.spec import PostgresSinkSpec
     from semel.sinks.postgres.target import dsn_of
     from semel.sources.kafka.spec import KafkaSourceSpec
@@ -219,8 +219,8 @@ def test_connections_go_where_source_and_sink_look(monkeypatch: pytest.MonkeyPat
     spec = SimpleNamespace(source=source, sink=sink)
     surroundings.find_connections(spec)
     reached = {"bootstrap.servers": "one:9092,two:9092", "sasl.password": "a/b@c"}
-    assert config_of("events", None) == reached
-    assert registry.config_of("schemas") == {"url": "https://one:8081"}
+    assert cluster_settings("events", None) == reached
+    assert registry.registry_settings("schemas") == {"url": "https://one:8081"}
     parts = conninfo_to_dict(dsn_of("warehouse"))
     assert (parts["host"], parts["password"], parts["dbname"]) == ("db", "a/b@c", "sales")
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "postgresql://you@there/other")

@@ -4,12 +4,12 @@ from threading import Event
 
 import pytest
 
-from semel.airflow.page.looks import QueryCache
+from semel.airflow.page.queries import QueryCache
 from semel.errors import SourceError
 from semel.reports.gaps import Gaps
 from semel.reports.progress import Sight
 
-SIGHT = Sight(gaps=Gaps(pipeline="p", gaps=(), refusals=()), found=())
+SIGHT = Sight(gaps=Gaps(pipeline="p", gaps=(), refusals=()), items=())
 
 
 def test_a_slow_look_is_not_waited_for_and_not_begun_twice() -> None:
@@ -21,11 +21,11 @@ def test_a_slow_look_is_not_waited_for_and_not_begun_twice() -> None:
         assert done.wait(30)
         return SIGHT
 
-    assert [looks.at("p", look) for _ in range(3)] == [None, None, None]
+    assert [looks.get("p", look) for _ in range(3)] == [None, None, None]
     done.set()
     found = None
     for _ in range(200):
-        found = found or looks.at("p", look)
+        found = found or looks.get("p", look)
     assert found is SIGHT and len(begun) == 1
 
 
@@ -37,7 +37,7 @@ def test_a_fast_look_is_made_for_each_page() -> None:
         begun.append(1)
         return SIGHT
 
-    assert [looks.at(name, look) for name in "ppq"] == [SIGHT] * 3
+    assert [looks.get(name, look) for name in "ppq"] == [SIGHT] * 3
     assert len(begun) == 3
 
 
@@ -50,5 +50,5 @@ def test_a_look_that_failed_is_told_and_made_again() -> None:
 
     for _ in range(2):
         with pytest.raises(SourceError, match="gone"):
-            looks.at("p", fail)
-    assert looks.at("p", lambda: SIGHT) is SIGHT
+            looks.get("p", fail)
+    assert looks.get("p", lambda: SIGHT) is SIGHT

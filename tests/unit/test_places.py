@@ -146,9 +146,9 @@ def test_an_account_that_is_not_known_may_be_any(
         assert len(clash(known, other)) == len(clash(other, known)) == 1
     source = {"type": "objects", "url": "az://lake", "format": "parquet", "schema": {"id": "string"}}
     reads = bench.spec("two", source={**source, **by}).source
-    assert reads.reads(known.sink.whereabouts())
+    assert reads.reads_from(known.sink.whereabouts())
     elsewhere = bench.spec("three", source={**source, "connection": "other_azure"}).source
-    assert not elsewhere.reads(known.sink.whereabouts())
+    assert not elsewhere.reads_from(known.sink.whereabouts())
 
 
 def test_each_kind_of_sink_is_in_the_table() -> None:
@@ -194,7 +194,7 @@ def test_tables_that_semel_makes_are_compared_with_declared_ones(
 @pytest.mark.parametrize("name", ["semel_batch", "d.semel_complete"])
 def test_a_table_of_notes_is_no_target(bench: Workbench, name: str) -> None:
     """semel keeps which batches have landed there, of all pipelines of the schema."""
-    with pytest.raises(SpecError, match="semel keeps its own notes in the table"):
+    with pytest.raises(SpecError, match="semel keeps its notes in the table"):
         bench.spec(sink=table("warehouse", name))
 
 
@@ -262,9 +262,9 @@ def test_many_pipelines_are_compared_in_seconds(
     """
     specs = {Path(f"p{n}.yaml"): bench.spec(f"p{n}", source={"path": f"{n}/*"}) for n in range(30)}
     resolved: list[str] = []
-    allowed = settings._allowed
+    allowed = settings._resolve_allowed
     monkeypatch.setattr(
-        settings, "_allowed", lambda path, key: resolved.append(path) or allowed(path, key)
+        settings, "_resolve_allowed", lambda path, key: resolved.append(path) or allowed(path, key)
     )
     assert pipeline.clashes(specs) == []
     assert len(resolved) == 2 * len(specs)

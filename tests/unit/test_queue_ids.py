@@ -76,10 +76,10 @@ def test_the_audit_holds_claims_to_their_stream(
     claim = SimpleNamespace(evidence={} if address is None else {"address": address})
     segment = f"nats:new@{LATER}"
     if right:
-        assert audit._address(segment, claim, nats("new", declared)) == (address or segment)
+        assert audit._id_address(segment, claim, nats("new", declared)) == (address or segment)
     else:
-        with pytest.raises(SourceError, match="their ids of"):
-            audit._address(segment, claim, nats("new", declared))
+        with pytest.raises(SourceError, match="but their ids from"):
+            audit._id_address(segment, claim, nats("new", declared))
 
 
 @pytest.mark.parametrize("name", ["a@b", "a:b", f"a@{MADE[:10]}"])

@@ -150,7 +150,7 @@ def test_lines_that_move_together(parts: list[tuple[int, bool]]) -> None:
         data=bytearray(b"\n".join([*texts, b""])), starts=starts, ends=starts + lengths - 1,
         offsets=starts + 7, lengths=lengths,
     )  # fmt: skip
-    left = lines.together(taken)
+    left = lines.compact(taken)
     kept = [text for text, is_taken in zip(texts, taken, strict=True) if is_taken]
     assert left.raws(list(range(len(left)))) == kept
     assert left.offsets.tolist() == (starts[taken] + 7).tolist()

@@ -16,7 +16,7 @@ from semel.errors import SourceError
 from semel.formats.csv import CsvFormat, read_header
 from semel.formats.jsonl import JsonLines
 from semel.formats.records import read_split
-from semel.formats.selection import among
+from semel.formats.selection import membership
 
 SCHEMA = pa.schema([("a", pa.int64()), ("s", pa.string())])
 JSON_LINES = [
@@ -146,7 +146,7 @@ def test_bytes_behind_the_range_are_not_read(case):
 def test_file_shorter_than_planned(missing, start):
     """A file that was shortened since the plan is an error, never a smaller batch."""
     data = b'{"a":1}\n' * 5
-    with pytest.raises(SourceError, match="the plan names bytes up to 40"):
+    with pytest.raises(SourceError, match="the plan has bytes up to 40"):
         read(data[:-missing], JsonLines(), start=start, end=40, range_end=40)
 
 
@@ -202,4 +202,4 @@ def test_tables_do_not_share_the_reading_buffer(monkeypatch):
 def test_which_offsets_are_chosen_ones(offsets: set[int], chosen: set[int]) -> None:
     """Each offset that was chosen is found, and no other, whatever the chosen ones are."""
     both = (np.array(sorted(one), np.int64) for one in (offsets, chosen))
-    assert among(*both).tolist() == [offset in chosen for offset in sorted(offsets)]
+    assert membership(*both).tolist() == [offset in chosen for offset in sorted(offsets)]

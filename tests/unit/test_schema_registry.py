@@ -15,7 +15,7 @@ from fixtures.batches.specs import CLICKS
 from fixtures.kafka.certificates import Authority
 from fixtures.kafka.registry import Answers, answering
 from fixtures.postgres.server import free_port
-from semel.clients.kafka.registry import Registry, Written, config_of
+from semel.clients.kafka.registry import RegisteredSchema, Registry, registry_settings
 from semel.errors import SemelError, SpecError, TerminalError, UnavailableError
 from semel.model.reasons import Reason
 from semel.pipeline.spec import Spec
@@ -33,7 +33,7 @@ def answers() -> Iterator[Answers]:
         yield made
 
 
-def asked(declared: str) -> Written | None:
+def asked(declared: str) -> RegisteredSchema | None:
     registry = Registry(declared=declared)
     with registry.client() as client:
         return registry.find(client, 7)
@@ -74,21 +74,21 @@ def test_a_connection_as_airflow_writes_it(
         json.dumps(fields | {"extra": extra}),
         json.dumps(fields | {"extra": json.dumps(extra)}),
     ):
-        assert config_of("s", lambda _, text=text: text) == wanted
-    assert config_of("http://one:1") == {"url": "http://one:1"}
+        assert registry_settings("s", lambda _, text=text: text) == wanted
+    assert registry_settings("http://one:1") == {"url": "http://one:1"}
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("", "export AIRFLOW_CONN_SCHEMAS, as"),
-    ("{", "it is no JSON"),
-    ('{"conn_type": "kafka", "host": "a"}', "its type is kafka, and not http"),
-    ('{"conn_type": "http"}', "it names no host"),
+    ("", "export AIRFLOW_CONN_SCHEMAS="),
+    ("{", "it is not JSON"),
+    ('{"conn_type": "kafka", "host": "a"}', "its type is kafka, not http"),
+    ('{"conn_type": "http"}', "it has no host"),
     ('{"conn_type": "http", "extra": {"url": "ftp://a"}}', "neither http:// nor https://"),
-    ('{"conn_type": "http", "extra": {"url": "http://u:secret@a"}}', "holds a login"),
+    ('{"conn_type": "http", "extra": {"url": "http://u:secret@a"}}', "its URL has a login"),
     ('{"conn_type": "http", "host": "a", "extra": {"ssl.x": ["secret"]}}', "neither text nor"),
-    ('{"conn_type": "http", "host": "a", "extra": {"ssl.x": "secret"}}', "do not fit together"),
-    ('{"conn_type": "http", "host": "a", "extra": {"ssl.ca.location": "/no/secret"}}', "ssl.*"),
-    ('{"conn_type": "http", "host": "a", "extra": {"ssl.key.password": "secret"}}', "ssl.*"),
+    ('{"conn_type": "http", "host": "a", "extra": {"ssl.x": "secret"}}', "fit together"),
+    ('{"conn_type": "http", "host": "a", "extra": {"ssl.ca.location": "/no/secret"}}', "ssl.ca."),
+    ('{"conn_type": "http", "host": "a", "extra": {"ssl.key.password": "secret"}}', "ssl.key."),
 ])  # fmt: skip
 def test_connections_that_cannot_be_used(
     monkeypatch: pytest.MonkeyPatch, text: str, words: str
@@ -101,20 +101,20 @@ def test_connections_that_cannot_be_used(
 
 # Attacks KS6.
 @pytest.mark.parametrize(("status", "body", "kind", "words"), [
-    (404, b"not found", TerminalError, "as no Schema Registry does (HTTP 404)"),
+    (404, b"not found", TerminalError, "does not answer as a Schema Registry (HTTP 404)"),
     (404, b'{"error_code": 404, "message": "HTTP 404 Not Found"}', TerminalError, "HTTP 404"),
-    (200, b"<html>hello</html>", TerminalError, "correct its URL"),
-    (200, b"[]", TerminalError, "correct its URL"),
-    (200, b"{}", TerminalError, "correct its URL"),
-    (200, b"", TerminalError, "correct its URL"),
-    (302, b"", TerminalError, "correct its URL"),
-    (400, b"{}", TerminalError, "correct its URL"),
+    (200, b"<html>hello</html>", TerminalError, "Correct its URL"),
+    (200, b"[]", TerminalError, "Correct its URL"),
+    (200, b"{}", TerminalError, "Correct its URL"),
+    (200, b"", TerminalError, "Correct its URL"),
+    (302, b"", TerminalError, "Correct its URL"),
+    (400, b"{}", TerminalError, "Correct its URL"),
     (401, b'{"error_code": 401, "message": "secret"}', TerminalError, "refuses the login"),
-    (403, b'{"error_code": 40301}', TerminalError, "gives it no right"),
+    (403, b'{"error_code": 40301}', TerminalError, "or its right to read schemas"),
     (429, b"{}", UnavailableError, "HTTP 429"),
     (500, b'{"error_code": 50001}', UnavailableError, "HTTP 500"),
     (502, b"<html>", UnavailableError, "HTTP 502"),
-    (503, b"", UnavailableError, "see to it that it runs"),
+    (503, b"", UnavailableError, "Check that it runs"),
 ])  # fmt: skip
 def test_answers_that_are_no_verdict(
     answers: Answers, status: int, body: bytes, kind: type[SemelError], words: str
@@ -233,8 +233,8 @@ def test_tls(
 
 @pytest.mark.parametrize(("source", "words"), [
     ({"value": "avro"}, "source.registry: is missing"),
-    ({"value": "json", "registry": "schemas"}, "source.registry: has no meaning with value: json"),
-    ({"value": "avro", "registry": "http://u:s3cret@schemas"}, "a login belongs in a connection"),
+    ({"value": "json", "registry": "schemas"}, "source.registry: does not apply to value: json"),
+    ({"value": "avro", "registry": "http://u:s3cret@schemas"}, "For a login or several URLs, use a connection"),
     ({"value": "avro", "registry": "schemas:8081"}, "source.registry: is neither the name"),
     ({"value": "avro", "registry": "http://a,http://b"}, "source.registry: is neither the name"),
     ({"value": "avro", "registry": "schemas", "csv": {"delimiter": ";"}}, "source.csv"),

@@ -11,9 +11,9 @@ import pytest
 
 from semel.model.batch import Claim
 from semel.sources import LedgerView, MatchResult, Partition, Window
-from semel.sources.sealed.claims import find, locate
+from semel.sources.sealed.claims import find_claims, locate_by_content
 from semel.sources.sealed.matching import NameMatch, Twin, judge, match, refusal
-from semel.sources.sealed.parts import Looked, PartListing, SealedPart
+from semel.sources.sealed.parts import PartInspection, PartListing, SealedPart
 
 DOCS = Path(__file__).parents[2] / "docs" / "files.md"
 
@@ -65,13 +65,13 @@ class Shelf:
         identity = self.moved.get(name, stamp)
         return SealedPart(name=name, identity=identity, fingerprint=stamp, length=10, when=self.when)
 
-    def look(self, part: SealedPart) -> Looked:
+    def inspect(self, part: SealedPart) -> PartInspection:
         if part.name in self.errors:
             raise self.errors[part.name]
         if not self.contents[part.name]:
-            return Looked(part=part, length=part.length, unfinished=True)
+            return PartInspection(part=part, length=part.length, unfinished=True)
         why = refusal(part, "schema", "") if part.name in self.misfits else None
-        return Looked(part=part, length=part.length, key=self.contents[part.name][0], rows=10, refused=why)
+        return PartInspection(part=part, length=part.length, key=self.contents[part.name][0], rows=10, refusal=why)
 
     def digest(self, part: SealedPart) -> str:
         if part.name in self.unread:
@@ -79,19 +79,19 @@ class Shelf:
         self.digested.append(part.name)
         return self.contents[part.name]
 
-    def removed(self, claim: Claim) -> None:  # noqa: ARG002
+    def removal_reason(self, claim: Claim) -> None:  # noqa: ARG002
         return None
 
     def discover(self) -> PartListing:
-        return PartListing(items=[*map(self.part, self.contents)], refused=[], complete=True)
+        return PartListing(items=[*map(self.part, self.contents)], refusals=[], complete=True)
 
-    def below(self) -> list[SealedPart]:
+    def find_candidates(self) -> list[SealedPart]:
         return [*self.discover().items]
 
-    def is_put_away(self, known: Partition) -> bool:
+    def is_archived(self, known: Partition) -> bool:
         return known.name in self.put
 
-    def now(self, name: str) -> SealedPart:
+    def current_part(self, name: str) -> SealedPart:
         if name not in self.contents:
             raise FileNotFoundError(2, "No such file or directory", name)
         return self.part(name)
@@ -127,11 +127,11 @@ class Shelf:
         known = LedgerView(
             partitions=[k for k in self.known if not k.closed and looks(k) not in settled],
             unsettled=[part for part in parts if looks(part) not in settled],
-            refused=[],
-            rows=self.rows,
+            refusals=[],
+            query=self.rows,
         )
         refused = [SimpleNamespace(name=name) for name in self.refused]
-        listing = PartListing(items=parts, refused=refused, complete=not self.away)
+        listing = PartListing(items=parts, refusals=refused, complete=not self.away)
         return match(self, listing, known, window)
 
 
@@ -140,12 +140,12 @@ def looks(shown: SealedPart | Partition) -> tuple[str, str, str]:
 
 
 def refusals(found: MatchResult) -> dict[str, str]:
-    return {refusal.name: refusal.reason for refusal in found.refused}
+    return {refusal.name: refusal.reason for refusal in found.refusals}
 
 
 def went_on(found: MatchResult) -> dict[str, str | None]:
     """By name: the name of the partition that goes on; None: a new one."""
-    return {offer.name: offer.known and offer.known.name for offer in found.offers}
+    return {offer.name: offer.partition and offer.partition.name for offer in found.offers}
 
 
 # Attacks P22.
@@ -155,7 +155,7 @@ def test_of_two_copies_one_goes_on() -> None:
     shelf.read("a", "x1")
     found = shelf.match()
     assert went_on(found) == {"b": "a"} and refusals(found) == {"c": "copy"}
-    assert found.lost == []
+    assert found.lost_ranges == []
 
 
 # Attacks P22.
@@ -176,7 +176,7 @@ def test_equal_parts_of_another_interval() -> None:
     shelf = Shelf(contents={"a": "x1", "b": "x1"}, when=day)
     shelf.read("gone", "y1")
     found = shelf.match((day + timedelta(days=1), day + timedelta(days=2)))
-    assert refusals(found) == {} == went_on(found) and len(found.lost) == 1
+    assert refusals(found) == {} == went_on(found) and len(found.lost_ranges) == 1
 
 
 # Attacks P22.
@@ -216,7 +216,7 @@ def test_a_part_of_which_nothing_was_read_goes_on(by_position: bool, closed: boo
     shelf = Shelf(contents={"b": "x1"}, by_position=by_position)
     shelf.read("a", "x1", reached=0, closed=closed)
     found = shelf.match()
-    assert went_on(found) == {"b": "a"} and found.lost == []
+    assert went_on(found) == {"b": "a"} and found.lost_ranges == []
 
 
 # Attacks P9, P18.
@@ -226,10 +226,10 @@ def test_a_part_that_was_moved_beside_a_folder_that_is_away(by_position: bool) -
     shelf = Shelf(contents={"b": "x1"}, moved={"b": "a:x1"}, away=True, by_position=by_position)
     shelf.read("a", "x1")
     found = shelf.match()
-    assert went_on(found) == {"b": "a"} and refusals(found) == {} and found.lost == []
+    assert went_on(found) == {"b": "a"} and refusals(found) == {} and found.lost_ranges == []
     shelf.contents = {"b": "y1"}  # It was edited as well.
     found = shelf.match()
-    assert went_on(found) == {"b": None} and [g.partition.name for g in found.lost] == ["a"]
+    assert went_on(found) == {"b": None} and [g.partition.name for g in found.lost_ranges] == ["a"]
 
 
 # Attacks P9.
@@ -240,7 +240,7 @@ def test_a_part_that_was_moved_over_its_copy() -> None:
     shelf.read("b", "x1")
     found = shelf.match()
     assert went_on(found) == {"a": "a", "b": None}
-    assert [gone.partition.name for gone in found.lost] == ["b"]
+    assert [gone.partition.name for gone in found.lost_ranges] == ["b"]
 
 
 # Attacks P9, P13.
@@ -252,10 +252,10 @@ def test_the_name_of_a_part_that_was_put_away(by_position: bool) -> None:
     shelf.read("a", "x")
     found = shelf.match()
     assert refusals(found) == {} and went_on(found) == {"a": None}
-    assert [gone.partition.name for gone in found.lost] == ["a"]
+    assert [gone.partition.name for gone in found.lost_ranges] == ["a"]
     shelf.contents = {"a": "x"}
     found = shelf.match()
-    assert (refusals(found), found.lost) == ({}, [])
+    assert (refusals(found), found.lost_ranges) == ({}, [])
 
 
 def test_a_hard_link_to_a_settled_part() -> None:
@@ -273,7 +273,7 @@ def test_a_key_alone_proves_nothing() -> None:
     shelf = Shelf(contents={"b": "x2"})
     shelf.read("a", "x1")
     found = shelf.match()
-    assert went_on(found) == {"b": None} and [g.partition.name for g in found.lost] == ["a"]
+    assert went_on(found) == {"b": None} and [g.partition.name for g in found.lost_ranges] == ["a"]
 
 
 # Attacks P22.
@@ -292,7 +292,7 @@ def test_a_folder_that_is_away_makes_no_part_gone(by_position: bool) -> None:
     shelf = Shelf(contents={"b": "x1"}, away=True, by_position=by_position)
     shelf.read("a", "x1")
     found = shelf.match()
-    assert found.lost == []
+    assert found.lost_ranges == []
     assert refusals(found) == ({"b": "copy"} if by_position else {})
 
 
@@ -302,7 +302,7 @@ def test_a_name_that_is_refused_is_not_gone() -> None:
     shelf = Shelf(contents={"a": "x1", "b": "x1"}, refused={"a"})
     shelf.read("a", "x1")
     found = shelf.match()
-    assert found.lost == [] and refusals(found) == {"b": "copy"}
+    assert found.lost_ranges == [] and refusals(found) == {"b": "copy"}
 
 
 def test_a_part_that_was_closed_goes_on() -> None:
@@ -310,7 +310,7 @@ def test_a_part_that_was_closed_goes_on() -> None:
     shelf = Shelf(contents={"b": "x1"})
     shelf.read("a", "x1", reached=5, closed=True)
     found = shelf.match()
-    assert went_on(found) == {"b": "a"} and found.resumed == (("b", "a"),)
+    assert went_on(found) == {"b": "a"} and found.resumed_names == (("b", "a"),)
 
 
 # Attacks P22.
@@ -321,7 +321,7 @@ def test_a_part_whose_rest_was_accepted_as_lost(by_position: bool) -> None:
     shelf.read("a", "x1", reached=5, closed=True)
     found = shelf.match()
     assert went_on(found) == {} and refusals(found) == {"b": "returned"}
-    assert "`semel accept p b --from 5`" in found.refused[0].detail
+    assert "`semel accept p b --from 5`" in found.refusals[0].detail
     shelf.read("c", "x1", reached=7, closed=True)
     assert went_on(shelf.match()) == {"b": "c"}
 
@@ -332,7 +332,7 @@ def test_a_part_that_moves_while_it_is_looked_at() -> None:
     shelf = Shelf(contents={"a": "x2", "b": "x1"}, errors={"a": FileNotFoundError("a")})
     shelf.read("a", "x1")
     found = shelf.match()
-    assert found.lost == [] and went_on(found) == {} and refusals(found) == {"b": "copy"}
+    assert found.lost_ranges == [] and went_on(found) == {} and refusals(found) == {"b": "copy"}
 
 
 def test_a_part_that_cannot_be_read() -> None:
@@ -340,7 +340,7 @@ def test_a_part_that_cannot_be_read() -> None:
     shelf = Shelf(contents={"a": "x2"}, errors={"a": PermissionError(13, "Permission denied")})
     shelf.read("a", "x1")
     found = shelf.match()
-    assert refusals(found) == {"a": "unreadable"} and found.lost == []
+    assert refusals(found) == {"a": "unreadable"} and found.lost_ranges == []
 
 
 def test_a_part_whose_content_cannot_be_read() -> None:
@@ -370,7 +370,7 @@ def test_a_name_that_is_free_and_is_written_to(reached: int) -> None:
     shelf.read("a", "x1", reached=reached)
     found = shelf.match()
     assert went_on(found) == {"a": None, "b": "a"} and refusals(found) == {}
-    assert found.lost == []
+    assert found.lost_ranges == []
 
 
 # Attacks P22.
@@ -380,7 +380,7 @@ def test_parts_that_change_places() -> None:
     shelf.read("a", "x1")
     shelf.read("b", "y1")
     found = shelf.match()
-    assert went_on(found) == {"a": "b", "b": "a"} and found.lost == []
+    assert went_on(found) == {"a": "b", "b": "a"} and found.lost_ranges == []
 
 
 def test_what_was_not_read_may_change() -> None:
@@ -404,13 +404,13 @@ def test_each_part_is_hashed_once_however_many_claims_look_for_theirs() -> None:
         )
         for at in range(30)
     ]  # fmt: skip
-    assert [claim.name for claim in find(shelf, known, 1)] == [*shelf.contents]
+    assert [claim.name for claim in find_claims(shelf, known, 1)] == [*shelf.contents]
     assert len(shelf.digested) == 30
     shelf.digested.clear()
     for claim in known:
         shelf.read(claim.name, claim.evidence["content"])
         shelf.known[-1].evidence["bytes"] = 10
-    found = locate(shelf, shelf.discover().items, shelf.known)
+    found = locate_by_content(shelf, shelf.discover().items, shelf.known)
     assert [known.name for known in found] == [*shelf.contents] and len(shelf.digested) == 30
 
 

@@ -10,7 +10,7 @@ import pytest
 from fixtures.batches.account import quiet
 from fixtures.queue.segments import ADDRESS, messages, values_of
 from semel.errors import CorruptionError
-from semel.sources.queue.segment import OpenSegment, hold, read_foot, read_head, recover
+from semel.sources.queue.segment import OpenSegment, lock_part, read_foot, read_head, recover_part
 from semel.sources.queue.spool import Spool
 
 GROUPS = [[b"a", b"bb"], [b""], [b"c" * 500, b"d"]]
@@ -19,7 +19,7 @@ GROUPS = [[b"a", b"bb"], [b""], [b"c" * 500, b"d"]]
 @pytest.fixture
 def spool(tmp_path: Path) -> Spool:
     made = Spool(tmp_path / "spool")
-    made.make()
+    made.create_folders()
     return made
 
 
@@ -47,7 +47,7 @@ def test_a_part_that_ends_anywhere_is_cut_behind_its_last_whole_group(spool: Spo
             path.write_bytes(data)
             # Of a frame that ends in zeros, zeros are its end.
             groups = sum(data[:end] == whole[:end] for end in ends[1:])
-            sealed = recover(path, spool.sealed)
+            sealed = recover_part(path, spool.sealed)
             assert not path.exists()
             if not groups:
                 assert sealed is None
@@ -63,12 +63,12 @@ def test_a_part_with_its_foot_or_half_of_it_is_sealed_alike(spool: Spool) -> Non
     """A receiver that dies as it seals leaves the same segment, wherever in the foot it died."""
     path, ends = left(spool)
     data = path.read_bytes()
-    sealed = recover(path, spool.sealed)
+    sealed = recover_part(path, spool.sealed)
     whole = sealed.read_bytes()
     assert whole.startswith(data) and len(whole) > len(data)
     for length in (*range(len(data), len(whole), 29), len(whole) - 1, len(whole)):
         path.write_bytes(whole[:length])
-        assert recover(path, spool.sealed) == sealed
+        assert recover_part(path, spool.sealed) == sealed
         assert sealed.read_bytes() == whole
 
 
@@ -83,8 +83,8 @@ def test_a_whole_group_behind_damage_is_refused(spool: Spool, which: int) -> Non
     data[start + 30] ^= 1
     path.write_bytes(data)
     other, _ = left(spool)
-    with pytest.raises(CorruptionError, match=f"begins at byte {ends[which]}.*from {start} on"):
-        recover(path, spool.sealed)
+    with pytest.raises(CorruptionError, match=f"bytes {start} to {ends[which]} cannot"):
+        recover_part(path, spool.sealed)
     found = spool.recover(quiet)
     assert [*found.damaged] == [path]
     assert [segment.stem.rpartition("-")[2] for segment in found.sealed] == [other.stem]
@@ -110,10 +110,10 @@ def test_a_segment_that_is_sent_as_a_message_is_a_message(spool: Spool) -> None:
     """Its frames have other positions: a torn group of such a message is a tear, no damage."""
     path, _ = left(spool)
     inner = path.read_bytes()
-    recover(path, spool.sealed).unlink()
+    recover_part(path, spool.sealed).unlink()
     path, ends = left(spool, [[b"x"], [os.urandom(99) + inner + os.urandom(99)]])
     os.truncate(path, ends[-1] - 1)
-    assert values_of(recover(path, spool.sealed)) == [b"x"]
+    assert values_of(recover_part(path, spool.sealed)) == [b"x"]
 
 
 # Attacks Q2.
@@ -121,14 +121,14 @@ def test_a_living_receiver_is_let_alone(spool: Spool) -> None:
     """Its part is not sealed, nor one whose name is another file's by now."""
     part = OpenSegment.create(spool.open, "events", ADDRESS, datetime.now(UTC))
     part.append(messages([b"x"]))
-    assert recover(part.path, spool.sealed) is None
+    assert recover_part(part.path, spool.sealed) is None
     with open(part.path, "rb") as old:
         part.close()
-        assert hold(old, part.path)
+        assert lock_part(old, part.path)
         other = part.path.with_name("other")
         other.touch()
         other.replace(part.path)
-        assert not hold(old, part.path)
+        assert not lock_part(old, part.path)
 
 
 # Attacks Q1.
@@ -154,4 +154,4 @@ def test_what_failed_once_is_not_tried_again(
         part.seal(spool.sealed)
     assert part.path.stat().st_size == size
     part.close()
-    assert values_of(recover(part.path, spool.sealed)) == [b"x", b"y"]
+    assert values_of(recover_part(part.path, spool.sealed)) == [b"x", b"y"]

@@ -12,11 +12,11 @@ import pytest
 
 from fixtures.queue.segments import values_of
 from semel import failpoints
-from semel.clients.queue import Pulled
+from semel.clients.queue import PulledMessages
 from semel.errors import UnavailableError
 from semel.sources.queue import segment
-from semel.sources.queue.receive import batch_of
-from semel.sources.queue.segment import OpenSegment, read_foot, read_groups, read_head, recover
+from semel.sources.queue.receive import to_record_batch
+from semel.sources.queue.segment import OpenSegment, read_foot, read_groups, read_head, recover_part
 from semel.sources.queue.spool import Spool
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
@@ -32,13 +32,13 @@ def undurable(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def spool(tmp_path: Path) -> Spool:
     made = Spool(tmp_path / "spool")
-    made.make()
+    made.create_folders()
     return made
 
 
-def pulled(values: list[bytes], first: int = 0) -> Pulled:
+def pulled(values: list[bytes], first: int = 0) -> PulledMessages:
     """Messages, each second one of which has no publish time, and each third one no attributes."""
-    found = Pulled()
+    found = PulledMessages()
     for number, value in enumerate(values, first):
         found.ids.append(f"m{number}")
         found.published.append(number * 1000 if number % 2 else None)
@@ -54,7 +54,7 @@ def begun(spool: Spool, groups: list[list[bytes]]) -> OpenSegment:
     part = OpenSegment.create(spool.open, "events", "nats:s@1", NOW)
     first = 0
     for values in groups:
-        part.append(batch_of(pulled(values, first)))
+        part.append(to_record_batch(pulled(values, first)))
         first += len(values)
     return part
 
@@ -110,7 +110,7 @@ def test_one_of_many_recovers(spool: Spool) -> None:
 
         def at_once(path: Path = path, together: Barrier = together, found: list = found) -> None:
             together.wait()
-            found.append(recover(path, spool.sealed))
+            found.append(recover_part(path, spool.sealed))
 
         threads = [Thread(target=at_once) for _ in range(8)]
         for thread in threads:
@@ -128,15 +128,15 @@ def test_a_new_part_that_is_taken_for_a_dead_one(
     """Between its first moment and its lock somebody may recover it, which removes it: the receiver
     begins another one, and writes to no file without a name.
     """
-    real, met = segment.hold, []
+    real, met = segment.lock_part, []
 
     def held(file: io.FileIO, path: Path) -> bool:
         if not met:
             met.append(path)
-            assert recover(path, spool.sealed) is None and not path.exists()
+            assert recover_part(path, spool.sealed) is None and not path.exists()
         return real(file, path)
 
-    monkeypatch.setattr(segment, "hold", held)
+    monkeypatch.setattr(segment, "lock_part", held)
     part = begun(spool, [[b"one"]])
     assert part.path.exists() and part.path != met[0]
     assert values_of(part.seal(spool.sealed)) == [b"one"]
@@ -158,9 +158,9 @@ def test_a_recoverer_dies(spool: Spool, step: str, torn: bool) -> None:
         raise failpoints.FaultError("died here")
 
     with failpoints.armed(f"receive.{step}", dies) as met, pytest.raises(failpoints.FaultError):
-        recover(path, spool.sealed)
+        recover_part(path, spool.sealed)
     assert met.hit
-    recover(path, spool.sealed)
+    recover_part(path, spool.sealed)
     [found] = spool.sealed.iterdir()
     assert values_of(found) == [b"one", b"two"] + [b"three"] * (not torn)
     assert spool.parts() == []
@@ -196,7 +196,7 @@ def test_the_last_group_is_written_once_more(
         return made[-1]
 
     monkeypatch.setattr(segment, "open", recording, raising=False)
-    sealed = recover(path, spool.sealed)
+    sealed = recover_part(path, spool.sealed)
     last = read_foot(sealed).groups[-1].at
     assert (last, data[last:]) in made[0].written
     assert sealed.read_bytes().startswith(data)
@@ -214,6 +214,6 @@ def test_a_part_that_cannot_be_sealed_is_told(closed: Spool) -> None:
     path = left(closed, [[b"one"]])
     with pytest.raises(UnavailableError, match=rf"{path.name}.*No such file"):
         closed.recover(print)
-    closed.make()
+    closed.create_folders()
     [sealed] = closed.recover(print).sealed
     assert values_of(sealed) == [b"one"]

@@ -55,5 +55,5 @@ def test_progress_is_told_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     progress = _Progress(said.append)
     for step in range(1000):
         now = step * PROGRESS_SECONDS / 100
-        progress.tell([(min(step // 100, 4), 4), (0, 6)], running=2)
+        progress.report([(min(step // 100, 4), 4), (0, 6)], running=2)
     assert said == [f"Spark: {done} of 10 tasks done, 2 running" for done in (1, 2, 3, 4)]

@@ -54,8 +54,8 @@ def written(folder: Path, table: pa.Table) -> Path:
 
 def read(path: Path, schema: pa.Schema) -> pa.Table:
     """What `semel.reader` reads, block by block or not."""
-    held = pa.schema([field.with_type(CSV.held_as(field.type)) for field in schema])
-    form = CSV.reading(path, path.stat().st_size)
+    held = pa.schema([field.with_type(CSV.read_back_type(field.type)) for field in schema])
+    form = CSV.dataset_format(path, path.stat().st_size)
     return ds.dataset([str(path)], schema=held, format=form).to_table()
 
 
@@ -84,7 +84,7 @@ def test_what_goes_in_comes_out(table: pa.Table) -> None:
     """Each value of each type, null apart from the empty text; and as many rows are counted."""
     with tempfile.TemporaryDirectory() as folder:
         path = written(Path(folder), table)
-        assert CSV.rows(path) == table.num_rows
+        assert CSV.count_rows(path) == table.num_rows
         found = read(path, table.schema)
     for name in table.column_names:
         before, after = table.column(name), found.column(name)
@@ -132,7 +132,7 @@ def test_long_files_of_hostile_text(tmp_path: Path, ending: str) -> None:
     table = pa.table({"t": texts, "n": range(len(texts))})
     path = written(tmp_path, table)
     assert path.stat().st_size > 2 << 20
-    assert CSV.rows(path) == len(texts)
+    assert CSV.count_rows(path) == len(texts)
     assert read(path, table.schema).equals(table)
 
 

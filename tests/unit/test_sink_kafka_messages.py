@@ -13,8 +13,8 @@ from semel.errors import TerminalError
 from semel.sinks import CommittedBatch
 from semel.sinks.kafka import encode
 from semel.sinks.kafka.encode import EncodedMessages
-from semel.sinks.kafka.landing import _ahead, _Block
-from semel.sinks.kafka.refused import KafkaRowCheck
+from semel.sinks.kafka.landing import _Block, _prefetch
+from semel.sinks.kafka.row_check import KafkaRowCheck
 from semel.sinks.kafka.sink import KafkaSink
 from semel.sinks.kafka.target import KafkaTarget
 
@@ -53,7 +53,7 @@ def test_keys_and_headers(key: Any, keys: list[bytes | None]) -> None:
     won = CommittedBatch(**place, files=(), schema=ROWS.schema, digest="", ledger="")
     declared = target(key=key, headers=(("the-id", "id"), ("day", "day")))
     [batch] = ROWS.to_batches()
-    made = encode.messages(declared, won, batch)
+    made = encode.encode_messages(declared, won, batch)
     assert made.keys == keys
     assert made.headers == [[b"a", None, "ü".encode()], [b"1970-01-01", b"1970-01-02", None]]
     assert made.values[0] == (
@@ -64,10 +64,10 @@ def test_keys_and_headers(key: Any, keys: list[bytes | None]) -> None:
 @pytest.mark.parametrize(
     ("declared", "column", "said"),
     [
-        ({"key": "x"}, "raw", "sink.key names 'x', which is no column"),
+        ({"key": "x"}, "raw", "sink.key names 'x', which is not a column"),
         ({"key": ("id", "x")}, "raw", "sink.key names 'x'"),
         ({"headers": (("h", "x"),)}, "raw", "sink.headers names 'x'"),
-        ({}, "_semel_batch", "semel writes this field itself"),
+        ({}, "_semel_batch", "semel writes a field of that name"),
     ],
 )
 # Attacks KP5.
@@ -109,7 +109,7 @@ def test_the_next_is_made_meanwhile() -> None:
             yield end, _NONE
 
     threads = active_count()
-    with closing(_ahead(blocks())) as ahead:
+    with closing(_prefetch(blocks())) as ahead:
         assert next(ahead) == (0, _NONE)
         assert made[1].wait(10)
         assert not made[2].is_set()
@@ -124,7 +124,7 @@ def test_its_errors_are_those_of_the_publish() -> None:
         yield 1, _NONE
         raise pa.ArrowInvalid("no Parquet")
 
-    with closing(_ahead(blocks())) as ahead:
+    with closing(_prefetch(blocks())) as ahead:
         assert next(ahead) == (1, _NONE)
         with pytest.raises(pa.ArrowInvalid):
             next(ahead)
@@ -133,7 +133,7 @@ def test_its_errors_are_those_of_the_publish() -> None:
 def test_who_fails_leaves_no_thread() -> None:
     """A publish that fails in the middle ends the thread."""
     threads = active_count()
-    with pytest.raises(LookupError), closing(_ahead(iter([(1, _NONE), (2, _NONE)]))) as ahead:
+    with pytest.raises(LookupError), closing(_prefetch(iter([(1, _NONE), (2, _NONE)]))) as ahead:
         next(ahead)
         raise LookupError
     assert active_count() == threads

@@ -3,7 +3,7 @@
 import pytest
 
 from semel.errors import RetryableError
-from semel.spark.engine import translated
+from semel.spark.engine import translate_error
 
 CRASH = """Job aborted due to stage failure: Task 3 in stage 7.0 failed 1 times, most recent failure:
 org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)
@@ -17,14 +17,14 @@ Caused by: java.io.EOFException
     ("text", "reason"),
     [
         (CRASH, "a Python worker ended before its task did"),
-        ("[RESPONSE_ALREADY_RECEIVED] The response was received.", "Spark was started again"),
+        ("[RESPONSE_ALREADY_RECEIVED] The response was received.", "Spark was restarted"),
         ("Stage 4 failed the maximum allowable number of times: 1.", "an executor died"),
     ],
 )
 @pytest.mark.parametrize("samples", [True, False])
 def test_the_reason_is_one_line(text: str, reason: str, samples: bool) -> None:
     """Not the tail of a trace: what happened, and that the same may succeed later."""
-    error = translated(Exception(text), samples=samples)
+    error = translate_error(Exception(text), samples=samples)
     assert isinstance(error, RetryableError)
     assert str(error).startswith(f"the Spark job failed: {reason}")
     assert len(str(error).splitlines()) == 1 and "org.apache" not in str(error)
@@ -40,4 +40,4 @@ org.apache.spark.SparkException
 
 def test_a_class_alone_is_no_reason() -> None:
     """Where the last exception has no words, the line that has some is told."""
-    assert "java.io.IOException: No space left on device;" in str(translated(Exception(BARE)))
+    assert "java.io.IOException: No space left on device;" in str(translate_error(Exception(BARE)))

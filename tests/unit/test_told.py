@@ -75,7 +75,7 @@ def fail(
 
     patch.setattr(kind, "log", SimpleNamespace(info=say, error=say, warning=say))
     if raises is not None:
-        patch.setattr(kind, "answer", act)
+        patch.setattr(kind, "run_verb", act)
     task = kind(task_id=verb, pipeline="clicks", **given)
     now = datetime(2026, 11, 1, 10, tzinfo=UTC)
     run = DagRun(
@@ -154,7 +154,7 @@ def test_a_log_says_that_a_retry_would_fail_too(
     _, lines = fail(monkeypatch, "finalize", try_number, raises=raises, retries=retries)
     assert lines[-2:] == [
         "Airflow does not try this task again: the same call would fail again",
-        "next: correct what is said above, then clear the run's finalize task",
+        "next: correct the cause above, then clear the run's finalize task",
     ]
 
 

@@ -44,7 +44,7 @@ def test_a_name_is_the_start_by_the_clock(moment: datetime, zone: str, seconds: 
     shown = start.astimezone(ZoneInfo(zone))
     ahead = "" if zone == "UTC" else shown.strftime("%z")
     own, before, after = names(
-        seconds, zone, moment, slices.before(start), slices.after(start)
+        seconds, zone, moment, slices.previous_start(start), slices.next_start(start)
     )
     assert own == f"{shown:{FORMS[seconds]}}{ahead}".replace(f"{shown:%Y}", f"{shown.year:04}", 1)
     assert len({own, before, after}) == 3

@@ -18,7 +18,7 @@ from semel.audit.windows import clock, slices_of_rows
 from semel.clients.duck import DuckEngine
 from semel.declare.aggregate import END, START
 from semel.declare.parts import DAY, WEEK, WindowSpec
-from semel.formats.merged import windows_of
+from semel.formats.windowsql import windows_of
 from semel.model.windows import UTC_TIME, Slices, Windows
 
 HOUR = 3_600
@@ -40,7 +40,7 @@ def walked(slices: Slices, start: datetime, end: datetime) -> list[datetime]:
     found = []
     while start < end:
         found.append(start)
-        start = slices.after(start)
+        start = slices.next_start(start)
     assert start == end
     return found
 
@@ -50,10 +50,10 @@ def test_each_moment_is_in_one_slice(moment: datetime, zone: str, seconds: int) 
     """Slices follow each other without a gap, whatever the clock of the zone does."""
     slices = Slices(seconds, zone)
     start = slices.start(moment)
-    after = slices.after(start)
+    after = slices.next_start(start)
     assert start <= moment < after
     assert slices.start(start) == start and slices.start(after) == after
-    assert slices.before(after) == start
+    assert slices.previous_start(after) == start
 
 
 SIZES = [n for n in range(1, DAY + 1) if DAY % n == 0] + [WEEK]
@@ -99,9 +99,10 @@ def check_slices(engine: DuckEngine, zone: str, seconds: int) -> None:
     times, slices = around(zone, seconds), Slices(seconds, zone)
     moments = pa.array(times).cast(UTC_TIME)
     starts = slices.starts(moments).cast(pa.int64()).to_numpy()
-    ends = slices.afters(starts)
+    ends = slices.next_starts(starts)
     assert (starts <= times).all() and (times < ends).all()
-    assert (slices.befores(ends) == starts).all() and (slices.befores(ends + 1) == ends).all()
+    assert (slices.previous_starts(ends) == starts).all()
+    assert (slices.previous_starts(ends + 1) == ends).all()
     assert (judged(engine, zone, seconds, moments) == starts).all(), (zone, seconds)
 
 
@@ -171,7 +172,7 @@ def test_a_slice_that_the_clock_comes_to_twice() -> None:
     """
     slices = Slices(45 * 60, "Europe/Berlin")
     first = datetime(2013, 10, 27, 0, 15, tzinfo=UTC)
-    assert slices.after(first) == first + timedelta(hours=1)
+    assert slices.next_start(first) == first + timedelta(hours=1)
     again = datetime(2013, 10, 27, 1, 5, tzinfo=UTC)  # 2:05 by the clock that was set back.
     assert slices.start(again) == first
 
@@ -180,7 +181,8 @@ def test_a_midnight_that_is_taken_back() -> None:
     """In St. John's the clock went from 0:01 back to 23:01: the day had begun."""
     midnight = local("America/St_Johns", 2010, 11, 7)
     assert Slices(DAY, "America/St_Johns").start(midnight + timedelta(minutes=30)) == midnight
-    assert Slices(DAY, "America/St_Johns").before(midnight) == local("America/St_Johns", 2010, 11, 6)
+    before = Slices(DAY, "America/St_Johns").previous_start(midnight)
+    assert before == local("America/St_Johns", 2010, 11, 6)
 
 
 # Attacks AG7.
@@ -219,7 +221,7 @@ def test_days_of_23_and_25_hours(day: tuple[int, int, int], hours: int) -> None:
     """A day in Berlin is from midnight to midnight, and has as many slices of an hour as it has."""
     berlin = "Europe/Berlin"
     start, end = local(berlin, *day), local(berlin, *day[:2], day[2]) + timedelta(hours=hours)
-    assert Slices(DAY, berlin).after(start) == end
+    assert Slices(DAY, berlin).next_start(start) == end
     found = walked(Slices(HOUR, berlin), start, end)
     assert found == [start + timedelta(hours=n) for n in range(hours)]
     six = [local(berlin, *day, hour) for hour in (0, 6, 12, 18)]
@@ -237,14 +239,14 @@ def test_a_day_that_begins_later_than_midnight() -> None:
     start = datetime(2013, 10, 19, 3, tzinfo=UTC)
     hours = [24, 23, 24]
     for length in hours:
-        after = Slices(DAY, "America/Sao_Paulo").after(start)
+        after = Slices(DAY, "America/Sao_Paulo").next_start(start)
         assert after - start == timedelta(hours=length)
         start = after
     midnight = local("America/Havana", 2013, 11, 3)  # It comes again, an hour later.
     assert Slices(DAY, "America/Havana").start(midnight + timedelta(hours=1, minutes=5)) == midnight
-    assert Slices(DAY, "America/Havana").after(midnight) - midnight == timedelta(hours=25)
+    assert Slices(DAY, "America/Havana").next_start(midnight) - midnight == timedelta(hours=25)
     thursday = local("Pacific/Apia", 2011, 12, 29)
-    assert Slices(DAY, "Pacific/Apia").after(thursday) == local("Pacific/Apia", 2011, 12, 31)
+    assert Slices(DAY, "Pacific/Apia").next_start(thursday) == local("Pacific/Apia", 2011, 12, 31)
 
 
 def test_weeks_begin_on_monday() -> None:
@@ -268,14 +270,14 @@ def test_sliding_windows_go_over_midnight() -> None:
 @pytest.mark.parametrize(
     ("declared", "why"),
     [
-        ({"size": "0 s"}, "size: is neither"),
-        ({"size": "7 minutes"}, "size: is neither"),
-        ({"size": "2 days"}, "size: is neither"),
-        ({"size": "1 hour", "every": "7 minutes"}, "every: is neither"),
-        ({"size": "0 s", "every": "10 minutes"}, "size: is no multiple of every"),
-        ({"size": "25 minutes", "every": "10 minutes"}, "size: is no multiple of every"),
+        ({"size": "0 s"}, "size: is not a week"),
+        ({"size": "7 minutes"}, "size: is not a week"),
+        ({"size": "2 days"}, "size: is not a week"),
+        ({"size": "1 hour", "every": "7 minutes"}, "every: is not a week"),
+        ({"size": "0 s", "every": "10 minutes"}, "size: is not a multiple of every"),
+        ({"size": "25 minutes", "every": "10 minutes"}, "size: is not a multiple of every"),
         ({"size": "1 day", "every": "1 s"}, "more than 1000 windows"),
-        *(({"size": "1 day", "zone": zone}, "zone: is no time zone") for zone in NO_ZONES),
+        *(({"size": "1 day", "zone": zone}, "zone: is not a time zone") for zone in NO_ZONES),
     ],
 )
 def test_what_is_refused(declared: dict[str, str], why: str) -> None:

@@ -110,8 +110,8 @@ def test_words_of_csv(column: str, value: str, expected: str, found: str) -> Non
         ('{"p":{"m":"x"}}', f'p.m: expected {DECIMAL}, found "x"'),
         ('{"p":{"f":[1,null,NaN,-Infinity]}}', "p.f[]: expected a number, found NaN"),
         ('{"e":{"a":1,"b\\n":"x"}}', f'e["b\\n"]: expected {WHOLE}, found "x"'),
-        ('{"e":{"a":1,"a":2}}', 'e: the key "a" is there twice'),
-        ('{"i":1,"i":1}', 'the key "i" is there twice'),
+        ('{"e":{"a":1,"a":2}}', 'e: the key "a" appears twice'),
+        ('{"i":1,"i":1}', 'the key "i" appears twice'),
         ("[1]", "expected a JSON object {...}, found [1]"),
         ("hello", "expected a JSON object {...}, found hello"),
         ('{"i":1}{"i":2}', 'expected one JSON object, found more after it: {"i":2}'),
@@ -148,7 +148,7 @@ def test_what_is_shown_is_short() -> None:
     assert of_json('{"i":"%s"}' % ("\0" * 50).replace("\0", "\\u0000")).startswith(shown)
     cut = "é" * FOUND_CHARS_MAX
     assert of_json('{"i":"%s"}' % ("é" * 1_000_000)) == f'{shown}"{cut}..."'
-    assert words.quoted('a"b\\') == '"a\\"b\\\\"'
+    assert words.quote('a"b\\') == '"a\\"b\\\\"'
 
 
 def of_json(text: str) -> str:

@@ -1,29 +1,30 @@
-"""semel in Airflow. Two lines in a DAG file make the DAGs of a folder of pipelines:
+"""semel in Airflow. A DAG file needs two lines to create the DAGs of a folder of pipelines.
 
     from semel.airflow import dags
     dags(globals(), "pipelines/")
 
-The functions import what they need when called: Airflow loads this package for its executor too.
+The functions import their modules when called, because Airflow also loads this package for its
+executor.
 """
 
 from pathlib import Path
 from typing import Any
 
 COLLECT_DAG_ID = "semel_collect"
-"""The DAG that collects, unless a DAG file gives it another name."""
+"""The default id of the DAG that collects."""
 
 
 def dags(
     namespace: dict[str, Any], folder: str | Path | None = None, *, collect: str = COLLECT_DAG_ID
 ) -> None:
-    """Put the DAGs of all pipelines whose file is right, and one that collects, into a DAG file.
+    """Put a DAG for each valid pipeline file, and one DAG that collects, into a DAG file.
 
-    `namespace`: the DAG file's globals(). `folder`: of the pipelines' YAML files, relative to the
-    DAG file; left out, SEMEL_PIPELINES_DIR or the Airflow Variable semel_pipelines_dir names it.
-    `collect`: id of the DAG that collects; of two folders, each needs its own.
+    `namespace`: the DAG file's globals(). `folder`: the folder of YAML files, relative to the DAG
+    file; by default SEMEL_PIPELINES_DIR or the Airflow Variable semel_pipelines_dir names it.
+    `collect`: id of the DAG that collects; two folders need two ids.
 
-    A file that is wrong takes its own pipeline down only; `broken_dags` shows it. TerminalError:
-    nothing says where data may lie.
+    An invalid file costs only its own pipeline; `broken_dags` shows it. Raises TerminalError if no
+    setting names the data folder.
     """
     from semel.airflow import factory
 
@@ -31,10 +32,10 @@ def dags(
 
 
 def broken_dags(namespace: dict[str, Any], folder: str | Path | None = None) -> None:
-    """Raise SpecError with all that is wrong with the pipelines' files; arguments as of `dags`.
+    """Raise SpecError with every fault of the pipelines' files. Arguments are those of `dags`.
 
-    Meant for a DAG file of its own: Airflow shows it among the import errors, and stops all DAGs of
-    a file that has one.
+    Call it in a separate DAG file: Airflow lists the error among its import errors, and stops all
+    DAGs of a file that raises one.
     """
     from semel.airflow import factory
 

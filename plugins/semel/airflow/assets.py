@@ -1,14 +1,14 @@
-"""The asset of a pipeline, `semel://<pipeline>`: one event for each of its finalized batches, and
-for each replay of one.
+"""A pipeline's asset, `semel://<pipeline>`: one event for each finalized batch and each replay.
 
-How it works: Airflow stores the events of a task with its success, in one transaction. So who has
-finalized a batch tells it; and who finds it finalized (a retry, a cleared run, collect) tells it
-only when Airflow knows no event of it. A task that was killed in between tells nothing, and the
-next one does.
-Known limitation: two that look at the same moment may both tell. The batch's number and generation
-are the key by which a DAG that runs on the asset passes over the second. Airflow fails a task whose
-events it cannot store, although its log ends well. It fails the second of two tasks that bring an
-asset under one alias for the first time at once. So an alias is used for a second event alone.
+How it works: Airflow stores a task's events and its success in one transaction. The task that
+finalizes a batch sends the event. A task that meets a finalized batch (a retry, a cleared run,
+collect) sends it only if Airflow lacks it. So if a task dies in between, the next one sends
+it.
+Known limitation: two tasks that query at the same moment may both send an event. A DAG that runs on
+the asset skips the second by its key, the batch's number and generation. Airflow fails a task whose
+events it cannot store, although the task's log ends well. If two tasks add an asset to the same
+alias for the first time at once, Airflow fails the second. So semel uses an alias for second events
+only.
 """
 
 from collections.abc import Iterable
@@ -27,66 +27,67 @@ if TYPE_CHECKING:
     from semel.reports.completeness import Range
 
 EVENT_WINDOW_DAYS = 7
-"""How long after its end a batch may still get its event: a week-end and more. What is older is
-told to nobody, for Airflow's `db clean` may have removed its event."""
+"""How long after its end a batch may still get its event: a week-end and more. Older batches get
+none, because Airflow's `db clean` may have removed the event that they had."""
 
 EVENT_BATCHES_MAX = 1_000
-"""Batches of that window, the newest, whose events collect looks for: a batch each ten minutes."""
+"""How many of the newest batches of that window collect checks: one every ten minutes."""
 
 EVENTS_READ_MAX = 2_000
-"""Events that one look reads, some 1 KB each: a batch's own is among the first after its end."""
+"""Events that one query reads, some 1 KB each. A batch's event is among the first after its end."""
 
 EVENT_CLOCKS_SECONDS = 60
-"""How far Airflow's clock may be behind the ledger's before a batch is told twice."""
+"""How far Airflow's clock may lag the ledger's before a batch gets a second event."""
 
 EVENT_DAYS_MAX = 1_000
-"""Days that an event names: 13 KB. A longer interval is told by its ends alone."""
+"""Days that an event lists: 13 KB. For a longer interval it has only the two ends."""
 
-OF_COLLECT = AssetAlias("semel_collect")
-"""Under it collect tells of batches: an outlet that is an asset takes one event a task."""
+COLLECT_ALIAS = AssetAlias("semel_collect")
+"""collect sends its events under this alias: an outlet that is an asset takes one event a task."""
 
-OF_REPLAYS = AssetAlias("semel_replays")
-"""Under it finalize tells of the replays of a run but the first, for the same reason."""
+REPLAYS_ALIAS = AssetAlias("semel_replays")
+"""finalize sends the second and later replays of a run under this alias, for the same reason."""
 
 
 def asset(pipeline: str) -> Asset:
-    """The asset. A DAG that runs on it names it in the same way: Asset("semel://<pipeline>")."""
+    """A pipeline's asset. Another DAG schedules on it by Asset("semel://<pipeline>")."""
     return Asset(f"semel://{pipeline}")
 
 
-def late(pipeline: str) -> Asset:
-    """The asset whose events say that something came for days whose runs are over."""
+def late_asset(pipeline: str) -> Asset:
+    """The asset whose events report files that arrived for days whose runs are over."""
     return asset(f"{pipeline}/late")
 
 
-def windows(pipeline: str) -> Asset:
-    """The asset whose events say which windows are complete."""
+def windows_asset(pipeline: str) -> Asset:
+    """The asset whose events report complete windows."""
     return asset(f"{pipeline}/windows")
 
 
-def extra_of_windows(spec: "Spec", found: "Iterable[Range]") -> dict[str, Any]:
-    """What such an event says: complete windows [start, end) in UTC, each once, first ones first;
-    and by the folder column that has them, where the output is laid out by them, their names.
+def extra_of_windows(spec: "Spec", completed: "Iterable[Range]") -> dict[str, Any]:
+    """The extra of a windows event: complete windows [start, end) in UTC, sorted, without repeats.
+
+    `folders`: if the output has a folder for each window, the windows' names by folder column.
     """
     import pyarrow as pa  # Airflow imports this module every few seconds.
 
     from semel.model.windows import UTC_TIME
 
-    windows, folders = sorted(set(found)), {}
-    for one in spec.sink.windows if spec.window.windows.count == 1 else ():
-        if one.of == spec.record_time and one.slices == spec.window.windows.slices:
+    windows, folders = sorted(set(completed)), {}
+    for column in spec.sink.windows if spec.window.windows.count == 1 else ():
+        if column.of == spec.record_time and column.slices == spec.window.windows.slices:
             starts = pa.array([start for start, _ in windows], UTC_TIME)
-            folders[one.name] = one.slices.names(starts).to_pylist()
-    return {"pipeline": spec.name, "windows": plain(windows), "folders": folders}
+            folders[column.name] = column.slices.names(starts).to_pylist()
+    return {"pipeline": spec.name, "windows": windows_as_json(windows), "folders": folders}
 
 
-def plain(found: "Iterable[Range]") -> list[list[str]]:
-    """Windows as JSON."""
-    return [[moment.astimezone(UTC).isoformat() for moment in window] for window in found]
+def windows_as_json(windows: "Iterable[Range]") -> list[list[str]]:
+    """Start and end of each window, as ISO 8601 in UTC."""
+    return [[moment.astimezone(UTC).isoformat() for moment in window] for window in windows]
 
 
 def extra_of_late(pipeline: str, days: dict[date, int]) -> dict[str, Any]:
-    """What such an event says. `days`: by day (UTC), how many files are new or changed."""
+    """The extra of a late event. `days`: new or changed files by day (UTC)."""
     return {
         "pipeline": pipeline,
         "days": {str(day): files for day, files in days.items()},
@@ -95,18 +96,20 @@ def extra_of_late(pipeline: str, days: dict[date, int]) -> dict[str, Any]:
     }
 
 
-def late_known(pipeline: str, extra: dict[str, Any]) -> bool:
-    """Whether the newest event of these days, of a week, says the same."""
+def is_late_announced(pipeline: str, extra: dict[str, Any]) -> bool:
+    """True if the newest late event of the last week has this extra."""
     since = datetime.now(UTC) - timedelta(days=EVENT_WINDOW_DAYS)
     events = list(_events(f"{pipeline}/late", since))
     return bool(events) and events[-1].extra == extra
 
 
-def extra(done: "Finalized", found: "Iterable[Range]" = ()) -> dict[str, Any]:
-    """What the event of a batch says: all that a DAG needs that runs on it. Of a replay it names
-    the batch whose output it is, as the marker does. `found`: complete windows that it is of.
+def extra(result: "Finalized", completed: "Iterable[Range]" = ()) -> dict[str, Any]:
+    """The extra of a batch's event: everything that a DAG scheduled on the asset needs.
+
+    For a replay, `batch_id` is the replayed batch, as in the marker. `completed`: the complete
+    windows that have records of the batch.
     """
-    batch = done.batch
+    batch = result.batch
     between = batch.interval
     return {
         "pipeline": batch.spec["name"],
@@ -117,14 +120,14 @@ def extra(done: "Finalized", found: "Iterable[Range]" = ()) -> dict[str, Any]:
         "request_key": batch.request_key,
         "interval": [moment.isoformat() for moment in between] if between else None,
         "days": days(*between) if between else None,
-        "counts": asdict(done.counts),
-        "marker": str(done.marker),
-        "windows": plain(found),
+        "counts": asdict(result.counts),
+        "marker": str(result.marker),
+        "windows": windows_as_json(completed),
     }
 
 
 def days(start: datetime, end: datetime) -> list[str] | None:
-    """The days, in UTC, that [start, end) touches; None when there are too many to name."""
+    """The UTC days that [start, end) touches. Returns None if they are more than EVENT_DAYS_MAX."""
     first = start.astimezone(UTC).date()
     last = (end.astimezone(UTC) - timedelta.resolution).date()
     count = (last - first).days + 1
@@ -133,40 +136,40 @@ def days(start: datetime, end: datetime) -> list[str] | None:
     return [(first + timedelta(days=n)).isoformat() for n in range(count)]
 
 
-def known(ledger: "Ledger", pipeline: str, batch_id: int) -> bool:
-    """Whether Airflow has an event of a finalized batch, or nobody waits for one any more."""
+def is_announced(ledger: "Ledger", pipeline: str, batch_id: int) -> bool:
+    """True if Airflow has the event of a finalized batch, or the batch is too old for one."""
     window = timedelta(days=EVENT_WINDOW_DAYS).total_seconds()
-    found = ledger.rows("assets", "finalized", batch_id=batch_id, window_seconds=window)
-    return not untold(found, pipeline)
+    batches = ledger.rows("assets", "finalized", batch_id=batch_id, window_seconds=window)
+    return not without_event(batches, pipeline)
 
 
-def left(ledger: "Ledger", spec: Spec) -> list[int]:
-    """Finalized batches, first ones first, of which no event is there and no run will make one."""
-    found = ledger.rows(
+def unannounced_batches(ledger: "Ledger", spec: Spec) -> list[int]:
+    """Finalized batches, in order, that lack an event and whose run will not send it."""
+    batches = ledger.rows(
         "assets", "lately",
         pipeline=spec.name,
         orphan_seconds=spec.limits.orphan_after.total_seconds(),
         window_seconds=timedelta(days=EVENT_WINDOW_DAYS).total_seconds(),
         batches_max=EVENT_BATCHES_MAX,
     )  # fmt: skip
-    return untold(found, spec.name)
+    return without_event(batches, spec.name)
 
 
-def untold(found: "list[Row]", pipeline: str) -> list[int]:
-    """Of batches with their time, first ones first, those of which Airflow has no event."""
-    if not found:
+def without_event(batches: "list[Row]", pipeline: str) -> list[int]:
+    """The batches whose event Airflow lacks, in order."""
+    if not batches:
         return []
-    since = min(row["finalized_at"] for row in found)
+    since = min(row["finalized_at"] for row in batches)
     events = _events(pipeline, since - timedelta(seconds=EVENT_CLOCKS_SECONDS))
-    # Events of versions that knew no replay have no generation.
-    told = {(e.extra.get("batch_id"), e.extra.get("generation", 1)) for e in events}
-    return sorted(r["batch_id"] for r in found if (r["root"], r["generation"]) not in told)
+    # Versions without replays sent no generation.
+    sent = {(e.extra.get("batch_id"), e.extra.get("generation", 1)) for e in events}
+    return sorted(r["batch_id"] for r in batches if (r["root"], r["generation"]) not in sent)
 
 
 def _events(pipeline: str, since: datetime) -> Iterable[Any]:
-    """The first events of an asset since a time, as Airflow's API tells them to a task."""
+    """The first events of an asset since a time, by the API that Airflow gives to tasks."""
     from airflow.sdk.execution_time.context import InletEventsAccessors
 
-    known = asset(pipeline)
-    events = InletEventsAccessors([known])[known]
+    queried = asset(pipeline)
+    events = InletEventsAccessors([queried])[queried]
     return events.after(since.isoformat()).limit(EVENTS_READ_MAX)

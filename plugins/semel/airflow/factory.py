@@ -1,8 +1,8 @@
 """DAGs from pipelines' YAML files: plan >> stage >> commit >> finalize, and one DAG that collects.
-Where the source is a queue, receive comes before plan.
+If the source is a queue, receive comes before plan.
 
-A file that is wrong must take down its own pipeline only. Airflow knows import errors per Python
-file and sets all DAGs of such a file stale, so they are raised in a DAG file that holds no DAG.
+An invalid file must take down only its own pipeline. Airflow records import errors per Python file
+and sets all DAGs of such a file stale, so semel raises them in a DAG file without DAGs.
 """
 
 from datetime import timedelta
@@ -37,7 +37,7 @@ from semel.errors import SpecError
 from semel.pipeline.spec import UPSTREAM, Spec
 
 COLLECT_SCHEDULE = "17 * * * *"
-"""Hourly, off the full hour, when many pipelines begin."""
+"""Hourly, but not on the hour, when many pipelines begin."""
 
 DEFAULT_ARGS = {
     "owner": "semel",
@@ -47,37 +47,38 @@ DEFAULT_ARGS = {
     "max_retry_delay": timedelta(minutes=5),
     "weight_rule": "upstream",
 }
-"""Retries are safe: every verb may run again, and twice at once. When slots are short, the run that
-is furthest goes first: Airflow's default would plan and stage new batches before it commits any."""
+"""Retries are safe: every verb may run again, even twice at once. `upstream` lets the run that is
+furthest go first if slots are short. Airflow's default would plan and stage new batches before it
+commits any."""
 
 
 def dags(folder: Path | None, collect: str) -> dict[str, DAG]:
-    """The DAGs of the folder's pipelines whose file is right, and the one that collects, by id.
+    """By id, the DAGs of the folder's valid pipeline files, and the one that collects.
 
-    In a task's process it is the task's own DAG alone: none, when that is of another file.
+    In a task's process it returns only the task's DAG, or nothing if another file has that DAG.
     """
     surroundings.find_folders()
-    wanted = get_parsing_context().dag_id
-    names = _names(folder)
+    task_dag = get_parsing_context().dag_id
+    names = _declared_names(folder)
     if collect in names:
         raise SpecError(
-            f"a pipeline is named {collect!r}: give the DAG that collects another name, as in "
-            "dags(globals(), collect=\"collect_pipelines\")"
+            f"a pipeline has the name of the DAG that collects, {collect!r}. Give that DAG another "
+            "one: dags(globals(), collect=\"collect_pipelines\")"
         )
-    made = {}
-    if wanted in names:
-        made = {wanted: pipeline_dag(pipeline.find(wanted, folder), folder)}
-    elif not wanted:
-        made = {spec.name: pipeline_dag(spec, folder) for spec in load(folder)[0]}
-    if wanted in (None, collect):
-        made[collect] = collect_dag(names, folder, collect)
-    return made
+    by_id = {}
+    if task_dag in names:
+        by_id = {task_dag: pipeline_dag(pipeline.find(task_dag, folder), folder)}
+    elif not task_dag:
+        by_id = {spec.name: pipeline_dag(spec, folder) for spec in load_pipelines(folder)[0]}
+    if task_dag in (None, collect):
+        by_id[collect] = collect_dag(names, folder, collect)
+    return by_id
 
 
-def load(folder: Path | None = None) -> tuple[list[Spec], list[str]]:
-    """The pipelines that get a DAG, and what is wrong with the others' files.
+def load_pipelines(folder: Path | None = None) -> tuple[list[Spec], list[str]]:
+    """The pipelines that get a DAG, and the faults of the other files.
 
-    Of two files that clash, the one that comes first by name gets its DAG.
+    If two files clash, the first by name gets its DAG.
     """
     loaded: dict[Path, Spec] = {}
     problems: list[str] = []
@@ -96,53 +97,53 @@ def load(folder: Path | None = None) -> tuple[list[Spec], list[str]]:
 
 
 def refuse_broken(folder: Path | None) -> None:
-    """Raise what is wrong with the pipelines' files, for Airflow's list of import errors."""
+    """Raise SpecError with the faults of the files, for Airflow's list of import errors."""
     surroundings.find_folders()
-    if problems := load(folder)[1]:
+    if problems := load_pipelines(folder)[1]:
         raise SpecError("\n" + "\n".join(problems)) from None
 
 
 def pipeline_dag(spec: Spec, folder: Path | None) -> DAG:
-    """The DAG of one pipeline of a folder."""
+    """The DAG of one pipeline. `folder`: None if the environment names the folder."""
     dag = DAG(
         dag_id=spec.name,
         description=spec.description or None,
-        doc_md=describe.pipeline(spec),
+        doc_md=describe.pipeline_markdown(spec),
         schedule=_schedule(spec),
         catchup=False,
         max_active_runs=spec.max_active_runs,
-        # What has no schedule runs only when somebody asks, and then at once.
+        # Without a schedule a DAG runs only when triggered, and should then run at once.
         is_paused_upon_creation=None if spec.schedule else False,
-        params=intervals.form(spec) | replays.form(spec),
+        params=intervals.form_fields(spec) | replays.form_params(spec),
         deadline=_deadline(spec),
         tags={"semel", "pipeline", spec.source.type},
         default_args=DEFAULT_ARGS,
     )
-    where = {"pipeline": spec.name, "folder": _text(folder), "dag": dag}
+    common = {"pipeline": spec.name, "folder": _folder_text(folder), "dag": dag}
     by_schedule = spec.schedule and spec.source.select is Select.INTERVAL
-    windows = [assets.windows(spec.name)] if spec.window else []
+    windows = [assets.windows_asset(spec.name)] if spec.window else []
     chain(
-        *_receive(spec, where),
+        *_receive_tasks(spec, common),
         PlanOperator(
             task_id="plan",
-            outlets=[*([assets.late(spec.name)] if by_schedule else []), *windows],
-            **where,
+            outlets=[*([assets.late_asset(spec.name)] if by_schedule else []), *windows],
+            **common,
         ),
-        StageOperator(task_id="stage", **where),
-        CommitOperator(task_id="commit", **where),
-        FinalizeOperator(task_id="finalize", outlets=windows, **where),
+        StageOperator(task_id="stage", **common),
+        CommitOperator(task_id="commit", **common),
+        FinalizeOperator(task_id="finalize", outlets=windows, **common),
     )
     return dag
 
 
-def _receive(spec: Spec, where: dict[str, Any]) -> list[Any]:
-    """What comes before plan: none, one task, or several side by side."""
+def _receive_tasks(spec: Spec, common: dict[str, Any]) -> list[Any]:
+    """The tasks before plan: one mapped task for several receivers; empty without a queue."""
     if not spec.source.receives:
         return []
     if spec.source.receivers == 1:
-        return [ReceiveOperator(task_id="receive", **where)]
+        return [ReceiveOperator(task_id="receive", **common)]
     numbers = list(range(1, spec.source.receivers + 1))
-    return [ReceiveOperator.partial(task_id="receive", **where).expand(number=numbers)]
+    return [ReceiveOperator.partial(task_id="receive", **common).expand(number=numbers)]
 
 
 def _schedule(spec: Spec) -> CronDataIntervalTimetable | list[Asset] | None:
@@ -154,7 +155,7 @@ def _schedule(spec: Spec) -> CronDataIntervalTimetable | list[Asset] | None:
 def _deadline(spec: Spec) -> DeadlineAlert | None:
     if spec.deadline is None:
         return None
-    told = {
+    arguments = {
         "pipeline": spec.name,
         "connections": list(spec.notify),
         "after": format_duration(spec.deadline),
@@ -163,16 +164,16 @@ def _deadline(spec: Spec) -> DeadlineAlert | None:
     return DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
         interval=spec.deadline,
-        callback=AsyncCallback(notify.tell_of_late_run, told),
+        callback=AsyncCallback(notify.tell_of_late_run, arguments),
     )
 
 
 def collect_dag(names: list[str], folder: Path | None, dag_id: str) -> DAG:
-    """The DAG that collects the pipelines of these names, each in a task of its own."""
+    """The DAG that collects the named pipelines, with one task for each."""
     dag = DAG(
         dag_id=dag_id,
         description="Forgets ids past their horizon, merges id runs, removes lost attempts' files.",
-        doc_md=describe.COLLECT,
+        doc_md=describe.COLLECT_MARKDOWN,
         schedule=CronDataIntervalTimetable(COLLECT_SCHEDULE, timezone="UTC"),
         catchup=False,
         max_active_runs=1,
@@ -183,17 +184,17 @@ def collect_dag(names: list[str], folder: Path | None, dag_id: str) -> DAG:
     CollectOperator.partial(
         task_id="collect",
         map_index_template="{{ task.pipeline }}",
-        folder=_text(folder),
-        outlets=[assets.OF_COLLECT],
+        folder=_folder_text(folder),
+        outlets=[assets.COLLECT_ALIAS],
         dag=dag,
     ).expand(pipeline=names)
     return dag
 
 
-def _names(folder: Path | None) -> list[str]:
-    """All that the folder's files declare, also those of files that are wrong."""
+def _declared_names(folder: Path | None) -> list[str]:
+    """The names that the folder's files declare, invalid files included."""
     return sorted({declared_name(path) for path in pipeline.declarations(folder)})
 
 
-def _text(folder: Path | None) -> str | None:
+def _folder_text(folder: Path | None) -> str | None:
     return str(folder) if folder else None

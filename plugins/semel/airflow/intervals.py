@@ -1,8 +1,9 @@
-"""Which days a run is about: Airflow's data interval, or what takes its place where it has none.
+"""A run's interval: Airflow's data interval, or the one that the run's configuration names.
 
-Airflow gives no interval to a run of its REST API with `logical_date: null`; none that a caller can
-choose to the runs of TriggerDagRunOperator and of `airflow dags trigger`; and to the form of a DAG
-without a schedule no field for it. These name theirs in the run's configuration.
+Some runs have to name theirs in the configuration:
+- runs by the REST API with `logical_date: null`: Airflow does not give them an interval;
+- runs by TriggerDagRunOperator and `airflow dags trigger`: the caller cannot choose it;
+- runs by the form of a DAG without a schedule: the form lacks a field for it.
 """
 
 from collections.abc import Mapping
@@ -26,10 +27,10 @@ _EXAMPLE = (
 )
 
 
-def form(spec: Spec) -> dict[str, Param]:
-    """What the trigger form asks beside Airflow's own fields.
+def form_fields(spec: Spec) -> dict[str, Param]:
+    """The fields that semel adds to Airflow's trigger form.
 
-    With a schedule they have "Data Interval"; without, Airflow leaves that out of the form.
+    Airflow offers "Data Interval" only if the DAG has a schedule.
     """
     if spec.schedule or spec.source.select is not Select.INTERVAL:
         return {}
@@ -40,52 +41,55 @@ def form(spec: Spec) -> dict[str, Param]:
             type=["null", "string"],
             format="date-time",
             title=title,
-            description="Which files: those of this interval. Airflow asks for a data interval "
-            "only where a DAG has a schedule, and this one has none. Give both.",
+            description="The run reads the files of this interval. Fill in both fields. Airflow "
+            "asks for a data interval only if the DAG has a schedule.",
             section="Interval (UTC)",
         )
 
     return {INTERVAL_START: moment("From"), INTERVAL_END: moment("Before")}
 
 
-def interval(context: Mapping[str, Any], spec: Spec) -> tuple[datetime, datetime] | None:
-    """The run's interval: of its configuration, else its data interval. None: it needs none.
+def run_interval(context: Mapping[str, Any], spec: Spec) -> tuple[datetime, datetime] | None:
+    """The interval of the run's configuration, else its data interval.
 
-    TerminalError: it is wrong, or a pipeline that selects by interval has a run without one.
+    Returns None if the pipeline does not select by interval. Raises TerminalError if the interval
+    is missing or invalid.
     """
     if spec.source.select is not Select.INTERVAL:
         return None
     params = context["params"]
-    given = [params.get(INTERVAL_START), params.get(INTERVAL_END)]
-    if any(given):
+    ends = [params.get(INTERVAL_START), params.get(INTERVAL_END)]
+    if any(ends):
         if context["dag_run"].run_type == "backfill":
             raise TerminalError(
-                f"each run of a backfill has its own interval; start it again without "
-                f"{INTERVAL_START} and {INTERVAL_END}",
+                f"the backfill's configuration has {INTERVAL_START} or {INTERVAL_END}, but Airflow "
+                "gives each of its runs an interval. Start it again without them",
                 next="start the backfill again, with an empty configuration",
             )
-        if not all(given):
+        if not all(ends):
             raise TerminalError(
-                f"the run has only one of {INTERVAL_START} and {INTERVAL_END}; it needs both",
+                f"the run's configuration needs both {INTERVAL_START} and {INTERVAL_END}, and it "
+                "has only one of the two",
                 next=_TRIGGER,
             )
-        start, end = map(_moment, given)
+        start, end = map(_moment, ends)
     else:
         start, end = context.get("data_interval_start"), context.get("data_interval_end")
     if not start or not end or start >= end:
-        between = f"[{start.isoformat()}, {end.isoformat()})" if start and end else "none"
+        between = f"[{start.isoformat()}, {end.isoformat()})"  if start and end else "none"
         raise TerminalError(
-            f"pipeline {spec.name} reads the files of an interval, and this run's is {between}; "
-            f"trigger it with a data interval, or with the configuration {_EXAMPLE}",
+            f"pipeline {spec.name} reads the files of the run's interval, and this run has "
+            f"{between}. Trigger it with a data interval, or with the configuration {_EXAMPLE}",
             next=_TRIGGER,
         )
-    # Airflow's are of pendulum, which forgets the zone of datetime.UTC when a day is subtracted.
+    # Airflow's are pendulum's, which lose the zone datetime.UTC if one subtracts a day.
     return datetime.fromisoformat(start.isoformat()), datetime.fromisoformat(end.isoformat())
 
 
-def left_out(context: Mapping[str, Any], spec: Spec) -> tuple[datetime, datetime] | None:
-    """The interval whose scheduled run Airflow will not create, because this manual run has its
-    logical date, as one has that is triggered at the start of the interval that goes on now.
+def skipped_interval(context: Mapping[str, Any], spec: Spec) -> tuple[datetime, datetime] | None:
+    """The current interval, if this manual run has its logical date; else None.
+
+    Then Airflow will not create the scheduled run of that interval.
     """
     run = context["dag_run"]
     at = getattr(run, "logical_date", None)
@@ -97,15 +101,15 @@ def left_out(context: Mapping[str, Any], spec: Spec) -> tuple[datetime, datetime
     return (start, end) if start == at and end > datetime.now(UTC) else None
 
 
-def _moment(given: object) -> datetime:
+def _moment(value: object) -> datetime:
     try:
-        moment = datetime.fromisoformat(given)  # type: ignore[arg-type]
+        moment = datetime.fromisoformat(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         moment = None
     if moment is None or moment.tzinfo is None:
         raise TerminalError(
-            f"{given!r} is not a time with a time zone; trigger the run with the configuration "
-            f"{_EXAMPLE}",
+            f"{value!r} is not a time with a time zone. Trigger the run with a configuration such "
+            f"as {_EXAMPLE}",
             next=_TRIGGER,
         )
     return moment

@@ -1,7 +1,7 @@
-"""What OpenLineage is told of a finalized batch: from where to where, which columns, how much.
+"""The lineage of a finalized batch for OpenLineage: inputs, outputs, columns and counts.
 
-Airflow's OpenLineage provider asks for it when a finalize task has succeeded. Only what it asks
-imports this: the provider is an extra.
+Airflow's OpenLineage provider requests it after a finalize task has succeeded. Only that request
+imports this module, because the provider is an optional package.
 """
 
 import json
@@ -32,11 +32,11 @@ FILES = "file"
 
 @attr.define
 class BatchRunFacet(RunFacet):
-    """Which batch a run has finalized, and its page. `replay`: the batch that made its output, of a
-    generation above the first.
+    """The batch that a run has finalized, and its page. `replay`: the batch that replayed it,
+    if the generation is above the first.
     """
 
-    batchId: int  # noqa: N815 - so are OpenLineage's keys written
+    batchId: int  # noqa: N815 - OpenLineage writes its keys this way
     generation: int
     replay: int | None
     commitSeq: int  # noqa: N815
@@ -47,24 +47,24 @@ class BatchRunFacet(RunFacet):
 
 @attr.define
 class ReplaysRunFacet(RunFacet):
-    """Which batches a run has replayed."""
+    """The batches that a run has replayed."""
 
     replays: list[BatchRunFacet]
 
 
-def finalized(
+def lineage_of(
     ledger: "Ledger", spec: Spec, batches: "list[tuple[Finalized, bool]]"
 ) -> OperatorLineage:
-    """The lineage of a run's batch, or of its replays. With each, whether its numbers count:
-    without, they were told before.
+    """The lineage of a run's batch, or of its replays. With each batch, whether its counts count:
+    False if an earlier run has reported them.
     """
     of_each = [
-        (done, *ledger.rows("lineage", "output", batch_id=done.batch.batch_id))
-        for done, counted in batches
+        (result, *ledger.rows("lineage", "output", batch_id=result.batch.batch_id))
+        for result, counted in batches
         if counted
     ]
-    found = ledger.rows("lineage", "output", batch_id=batches[-1][0].batch.batch_id)[0]
-    counts = sum((done.counts for done, _ in of_each), start=Counts())
+    output = ledger.rows("lineage", "output", batch_id=batches[-1][0].batch.batch_id)[0]
+    counts = sum((result.counts for result, _ in of_each), start=Counts())
     inputs, outputs, files = {}, {}, {}
     if spec.sink_path():
         files = {
@@ -80,25 +80,25 @@ def finalized(
                 rowCount=counts.rows_written, **files
             )
         )
-    names = _sources(ledger, spec, [done.batch.batch_id for done, _ in batches])
+    names = _sources(ledger, spec, [result.batch.batch_id for result, _ in batches])
     sources = [
         InputDataset(
             namespace=namespace,
             name=name,
             facets={"schema": _schema(spec.source.columns.items())},
-            # What was read is known of all topics together.
+            # The counts are those of all topics together.
             inputFacets=inputs if len(names) == 1 else {},
         )
         for namespace, name in names
     ]
-    namespace, name = spec.sink.dataset(found["sink_address"])
+    namespace, name = spec.sink.dataset(output["sink_address"])
     sink = OutputDataset(
         namespace=namespace,
         name=name,
-        facets={"schema": _schema(json.loads(found["sink_schema"] or "[]"))},
+        facets={"schema": _schema(json.loads(output["sink_schema"] or "[]"))},
         outputFacets=outputs,
     )
-    facets = [_batch(done) for done, _ in batches]
+    facets = [_batch_facet(result) for result, _ in batches]
     replayed = batches[0][0].batch.replays is not None
     run = {"semel_replays": ReplaysRunFacet(facets)} if replayed else {"semel_batch": facets[0]}
     return OperatorLineage(inputs=sources, outputs=[sink], run_facets=run)
@@ -110,23 +110,23 @@ def _schema(columns: Any) -> schema_dataset.SchemaDatasetFacet:
 
 
 def _sources(ledger: "Ledger", spec: Spec, batches: list[int]) -> list[tuple[str, str]]:
-    """Namespaces and names of what was read. Of topics by a pattern, those that batches claimed."""
-    def claimed() -> list[str]:
-        found = [c for batch in batches for c in ledger.rows("plan", "claims", batch_id=batch)]
-        return [claim["name"] for claim in found]
+    """Namespaces and names of the inputs. A pattern of topics counts as the topics claimed."""
+    def claimed_names() -> list[str]:
+        claims = [c for batch in batches for c in ledger.rows("plan", "claims", batch_id=batch)]
+        return [claim["name"] for claim in claims]
 
-    return spec.source.datasets(claimed)
+    return spec.source.datasets(claimed_names)
 
 
-def _batch(done: "Finalized") -> BatchRunFacet:
-    batch, name = done.batch, done.batch.spec["name"]
-    above = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
+def _batch_facet(result: "Finalized") -> BatchRunFacet:
+    batch, name = result.batch, result.batch.spec["name"]
+    base_url = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
     return BatchRunFacet(
         batchId=batch.root,
         generation=batch.generation,
         replay=batch.batch_id if batch.replays is not None else None,
         commitSeq=batch.commit_seq,
         requestKey=batch.request_key,
-        marker=str(done.marker),
-        url=f"{above}{PREFIX}/dags/{name}/batches/{batch.batch_id}",
+        marker=str(result.marker),
+        url=f"{base_url}{PREFIX}/dags/{name}/batches/{batch.batch_id}",
     )

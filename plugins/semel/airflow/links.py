@@ -1,7 +1,7 @@
-"""The buttons of a task instance: to its run's batch, that one's output and dead letters.
+"""The buttons of a task instance: its run's batch, the batch's output and its dead letters.
 
-The task's process works them out when it ends, and Airflow keeps them as XComs. They lead to the
-page of the run, which asks who may see it and finds its batch.
+The task's process computes the links when it ends, and Airflow keeps them as XComs. They lead to
+the page of the run, which checks the user's rights and finds the batch.
 """
 
 from typing import Any
@@ -11,11 +11,11 @@ from airflow.configuration import conf
 from airflow.sdk import BaseOperatorLink
 
 PREFIX = "/semel"
-"""Below which path of Airflow's the pages lie."""
+"""The path of the pages, below Airflow's own."""
 
 
-def above() -> str:
-    """The path that Airflow itself lies below: empty, unless its base_url has one."""
+def airflow_path() -> str:
+    """The path of Airflow's base_url; empty without one."""
     return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
 
 
@@ -28,32 +28,32 @@ class BatchLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         del operator
         run = f"{quote(ti_key.dag_id, safe='')}/runs/{quote(ti_key.run_id, safe='')}"
-        return f"{above()}{PREFIX}/dags/{run}" + (self.part and f"?part={self.part}")
+        return f"{airflow_path()}{PREFIX}/dags/{run}" + (self.part and f"?part={self.part}")
 
 
 class OutputLink(BatchLink):
-    """What it wrote."""
+    """The output of the run's batch."""
 
     name = "Output"
     part = "output"
 
 
 class LettersLink(BatchLink):
-    """What it set aside."""
+    """The dead letters of the run's batch."""
 
     name = "Dead letters"
     part = "letters"
 
 
 class OperationsLink(BatchLink):
-    """All pipelines: what needs a person stands on top."""
+    """The page of all pipelines, those that need a person first."""
 
     name = "Operations"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         del operator, ti_key
-        return f"{above()}{PREFIX}/"
+        return f"{airflow_path()}{PREFIX}/"
 
 
-OF_A_RUN = (BatchLink(), OutputLink(), LettersLink(), OperationsLink())
-OF_COLLECT = (OperationsLink(),)
+RUN_LINKS = (BatchLink(), OutputLink(), LettersLink(), OperationsLink())
+COLLECT_LINKS = (OperationsLink(),)

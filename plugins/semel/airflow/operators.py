@@ -1,11 +1,10 @@
 """The verbs as Airflow operators. Each calls one function of the core and ends with its summary.
 
-Where Airflow's and semel's notions differ: the batch is found by the run's request key in the
-ledger (XComs are for people), and the right to write comes from fences, so that a task may be
-retried, cleared or run twice at once, and its process may die.
+A task finds its batch in the ledger by the run's request key; XComs are for people only. Fences
+grant the right to write: Airflow may retry a task, clear it, kill it or run it twice at once.
 
-The verbs and Spark are imported by the task that runs, because Airflow imports this module every
-few seconds to look for DAGs, and they cost 1.6 s of a core.
+A running task imports the verbs and Spark, and this module does not: Airflow imports it every few
+seconds to search for DAGs, and they cost 1.6 s of a core.
 """
 
 import os
@@ -18,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator, SkipMixin
 
 from semel import pipeline
-from semel.airflow import assets, links, metrics, notify, replays, told
-from semel.airflow.intervals import interval, left_out
+from semel.airflow import assets, links, metrics, notify, replays, task_failure
+from semel.airflow.intervals import run_interval, skipped_interval
 from semel.errors import SemelError, StateError, TerminalError
 from semel.pipeline.spec import Spec
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def request_key(context: Mapping[str, Any]) -> str:
-    """What a DAG run is in the ledger. Clearing and backfilling again keep it."""
+    """The key of a DAG run in the ledger. Clearing the run or repeating a backfill keeps it."""
     run = context["dag_run"]
     return f"airflow:{run.dag_id}:{run.run_id}"
 
@@ -41,12 +40,12 @@ def request_key(context: Mapping[str, Any]) -> str:
 class VerbOperator(BaseOperator):
     """One verb for one pipeline.
 
-    Purpose: load the pipeline, open the ledger, and end the log with the verb's summary.
-    `pipeline`: its name. `folder`: the absolute path of the folder that its YAML file lies in; left
-    out, what SEMEL_PIPELINES_DIR or the Airflow Variable semel_pipelines_dir names.
-    What it does not do: decide anything. A TerminalError fails the task without a retry, for the
-    same call would fail again; any other error is retried.
-    The rendered template shows the declaration that the task went by.
+    Purpose: load the pipeline, open the ledger, and end the log with the verb's summary. The verb
+    makes all decisions.
+    `pipeline`: its name. `folder`: the absolute path of the folder of its YAML file; by default
+    SEMEL_PIPELINES_DIR or the Airflow Variable semel_pipelines_dir.
+    After a TerminalError Airflow does not retry the task, because the same call would fail again.
+    It retries after any other error. The rendered template shows the declaration in use.
     """
 
     verb: ClassVar[str]
@@ -54,16 +53,16 @@ class VerbOperator(BaseOperator):
     template_fields = ("declaration",)
     template_fields_renderers = {"declaration": "yaml"}
     overwrite_rtif_after_execution = True
-    operator_extra_links = links.OF_A_RUN
+    operator_extra_links = links.RUN_LINKS
 
     def __init__(self, *, pipeline: str, folder: str | None = None, **kwargs: Any) -> None:
-        if told.HAS_POLICIES:
-            kwargs["retry_policy"] = told.OnlyWhatMaySucceed()
+        if task_failure.HAS_POLICIES:
+            kwargs["retry_policy"] = task_failure.RetryUnlessTerminal()
         super().__init__(**kwargs)
         self.on_failure_callback = [
-            *self.on_failure_callback, notify.OnFailure(), told.say_failed
+            *self.on_failure_callback, notify.OnFailure(), task_failure.log_no_retry
         ]
-        self.on_retry_callback = [*self.on_retry_callback, told.say_retry]
+        self.on_retry_callback = [*self.on_retry_callback, task_failure.log_retry]
         self.pipeline = pipeline
         self.folder = folder
         self.declaration: str | None = None
@@ -83,17 +82,17 @@ class VerbOperator(BaseOperator):
             spec = pipeline.find(self.pipeline)
             surroundings.find_connections(spec)
             self.declaration = spec.to_yaml()
-            text, account = self.answer(spec, context)
+            text, account = self.run_verb(spec, context)
         except SemelError as error:
-            doing = told.doing(context, self.pipeline, self.batch_id, error)
-            raise told.failed(self.log, error, doing) from None
-        self.say_all(text)
+            doing = task_failure.retry_steps(context, self.pipeline, self.batch_id, error)
+            raise task_failure.log_failure(self.log, error, doing) from None
+        self.log_lines(text)
         seconds = round(time.monotonic() - began, 3)
-        metrics.duration(spec.name, self.verb, seconds)
+        metrics.send_duration(spec.name, self.verb, seconds)
         return {"summary": text, "seconds": seconds, **account}
 
-    def answer(self, spec: Spec, context: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The verb's summary, and the batch's account, by the ledger."""
+    def run_verb(self, spec: Spec, context: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Call the verb with an open ledger. Returns its summary, and the batch's account."""
         from semel.airflow import surroundings
         from semel.ledger import Ledger
 
@@ -102,96 +101,96 @@ class VerbOperator(BaseOperator):
             try:
                 text = self.act(ledger, spec, context)
             finally:
-                metrics.lag(ledger, spec.name)
+                metrics.send_lag(ledger, spec.name)
             return text, self.account(ledger, spec, context)
 
     @abstractmethod
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         """Call the verb and return its summary."""
 
-    def say_all(self, text: str) -> None:
-        """Write each line to the task's log; what was refused or late as a warning."""
+    def log_lines(self, text: str) -> None:
+        """Write each line to the task's log: refusals and late records as warnings."""
         from semel.reports.summary import LATE, REFUSED
 
         for line in text.splitlines():
             say = self.log.warning if line.startswith((REFUSED, LATE)) else self.log.info
-            for part in told.lines_of(line):
+            for part in task_failure.wrap_lines(line):
                 say(part)
 
     def account(
         self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """What the run's batch came to so far, or its replays; empty when it has none."""
+        """The state of the run's batch or of its replays. Empty if the run has no batch."""
         from semel import plan
         from semel.model.batch import Counts
 
-        if replays.asked(context):
-            return replays.account(ledger, spec, request_key(context))
+        if replays.is_replay(context):
+            return replays.describe_replays(ledger, spec, request_key(context))
         batch = plan.find_batch(ledger, spec, request_key(context))
         if batch is None:
             return {}
-        tried = ledger.rows("stage", "staged", batch_id=batch.batch_id)
+        staged = ledger.rows("stage", "staged", batch_id=batch.batch_id)
         return {
             "batch_id": batch.batch_id,
             "status": str(batch.status),
             "interval": [t.isoformat() for t in batch.interval] if batch.interval else None,
-            "counts": vars(Counts.from_row(tried[0])) if tried else None,
+            "counts": vars(Counts.from_row(staged[0])) if staged else None,
         }
 
-    def batch(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> "Batch":
-        """The batch that this run planned. StateError when it planned none."""
+    def planned_batch(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> "Batch":
+        """The batch that this run planned. Raises StateError if it has not planned a batch."""
         from semel import plan
 
         key = request_key(context)
-        found = plan.find_batch(ledger, spec, key)
-        if found is None:
-            raise StateError(f"{key} has planned no batch", next="clear the run's plan task")
-        self.batch_id = found.batch_id
-        return found
+        batch = plan.find_batch(ledger, spec, key)
+        if batch is None:
+            raise StateError(f"{key} has not planned a batch", next="clear the run's plan task")
+        self.batch_id = batch.batch_id
+        return batch
 
-    def tell_of_windows(
-        self, spec: Spec, found: "Iterable[Range]", context: Mapping[str, Any]
+    def set_windows_event(
+        self, spec: Spec, completed: "Iterable[Range]", context: Mapping[str, Any]
     ) -> None:
-        """Give the asset of complete windows an event, where it is an outlet of this task and there
-        are some.
+        """If the asset of complete windows is an outlet of this task, give it an event, or remove
+        it if no window is newly complete.
         """
-        asset, found = assets.windows(spec.name), list(found)
+        asset, completed = assets.windows_asset(spec.name), list(completed)
         if asset not in self.outlets:
             return
-        if found:
-            extra = assets.extra_of_windows(spec, found)
+        if completed:
+            extra = assets.extra_of_windows(spec, completed)
             context["outlet_events"][asset].extra = extra
         else:
-            # What stays in the list gets an event when the task ends.
+            # When the task ends, Airflow creates an event for each outlet in the list.
             self.outlets = [outlet for outlet in self.outlets if outlet != asset]
 
-    def each(
+    def for_each_batch(
         self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any], do: "Callable[[Batch], str]"
     ) -> str:
-        """Do the verb for the batch that this run planned, or for its replays, one after the other.
+        """Do the verb for the batch that this run planned, or for each of its replays in turn.
 
-        Returns the summary; of replays each has its own in the log, and this is that of all.
+        Returns the summary. For replays it is a common one, and the log has one for each.
         """
-        if not replays.asked(context):
-            return do(self.batch(ledger, spec, context))
+        if not replays.is_replay(context):
+            return do(self.planned_batch(ledger, spec, context))
         key = request_key(context)
-        found = replays.planned(ledger, spec, key)
-        if not found:
-            raise StateError(f"{key} has planned no replay", next="clear the run's plan task")
-        for at, batch in enumerate(found, 1):
+        batches = replays.planned_replays(ledger, spec, key)
+        if not batches:
+            raise StateError(f"{key} has not planned a replay", next="clear the run's plan task")
+        for number, batch in enumerate(batches, 1):
             self.batch_id = batch.batch_id
-            self.say_all(replays.text_of(batch, at, len(found)))
+            self.log_lines(replays.progress_text(batch, number, len(batches)))
             lines = do(batch).splitlines()
-            self.say_all("\n".join(line for line in lines if not line.startswith("next: ")))
-        return replays.done_text(self.verb, found)
+            self.log_lines("\n".join(line for line in lines if not line.startswith("next: ")))
+        return replays.done_text(self.verb, batches)
 
 
 class ReceiveOperator(VerbOperator):
-    """receive: put what a queue has into the spool. A run of replays receives nothing.
+    """receive: copy a queue's messages into the spool. A run of replays skips it.
 
-    `number`: which of several it is, side by side. When the task is killed, what it has not
-    acknowledged comes again. It needs no ledger: what a queue keeps for a time only is received
-    while that is away, too.
+    `number`: its number among the receivers that run at once. If the task is killed, the queue
+    delivers the messages again that it had not acknowledged. It works without the ledger: during an
+    outage of the ledger, the queue could otherwise drop messages.
     """
 
     verb = "receive"
@@ -200,25 +199,25 @@ class ReceiveOperator(VerbOperator):
         super().__init__(**kwargs)
         self.number = number
 
-    def answer(self, spec: Spec, context: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    def run_verb(self, spec: Spec, context: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         return self.act(None, spec, context), {}
 
     def act(self, ledger: None, spec: Spec, context: Mapping[str, Any]) -> str:
         from semel.reports import summary
 
-        if replays.asked(context):
+        if replays.is_replay(context):
             return "nothing to do: this run replays batches"
-        done = spec.source.receive(spec.name, spec.source.until, self.log.info)
-        return summary.receive(done, "plan")
+        receipt = spec.source.receive(spec.name, spec.source.until, self.log.info)
+        return summary.receive(receipt, "plan")
 
 
 class WaitingOperator(VerbOperator):
-    """A verb that may look again, a minute later, until it has what it waits for."""
+    """A verb that checks once a minute whether its input has arrived."""
 
     waiting_since: datetime | None = None
 
-    def look_again(self, since: datetime, why: str) -> None:
-        """In a minute, without a worker until then. `why`: what it waits for."""
+    def check_later(self, since: datetime, why: str) -> None:
+        """Defer the task for a minute, which frees its worker. `why`: the reason, for the log."""
         from airflow.providers.standard.triggers.temporal import TimeDeltaTrigger
 
         from semel import limits
@@ -233,17 +232,17 @@ class WaitingOperator(VerbOperator):
     def resume(
         self, context: Mapping[str, Any], event: Any = None, *, since: str
     ) -> dict[str, Any]:
-        """Look again, a minute later."""
+        """Run the task again after a deferral."""
         del event
         self.waiting_since = datetime.fromisoformat(since)
         return self.execute(context)
 
 
 class PlanOperator(WaitingOperator, SkipMixin):
-    """plan. When there is nothing to take, it does what `source.on_empty` says.
+    """plan. `source.on_empty` decides what happens when there is nothing to take.
 
-    skip: it succeeds, and the other tasks are skipped. But not when the run has a batch already:
-    then they find it finalized, and print its summary once more.
+    skip: the task succeeds, and Airflow skips the other tasks. If the run has a finalized batch
+    already, they run, and print its summary again.
     """
 
     verb = "plan"
@@ -253,70 +252,71 @@ class PlanOperator(WaitingOperator, SkipMixin):
         from semel import plan
         from semel.reports import completeness, summary
 
-        for why in notify.troubles(spec.notify):
+        for why in notify.connection_problems(spec.notify):
             self.log.warning(why)
-        if replays.asked(context):
-            self.tell_of_windows(spec, (), context)
-            found = replays.plan(ledger, spec, context, request_key(context))
-            text = replays.planned_text(found)
-            return text if found else self._pass_over(context, text)
-        key, between = request_key(context), interval(context, spec)
-        if found := left_out(context, spec):
-            for line in summary.left_out(spec.name, *found):
+        if replays.is_replay(context):
+            self.set_windows_event(spec, (), context)
+            batches = replays.plan_replays(ledger, spec, context, request_key(context))
+            text = replays.planned_text(batches)
+            return text if batches else self._skip_others(context, text)
+        key, between = request_key(context), run_interval(context, spec)
+        if skipped := skipped_interval(context, spec):
+            for line in summary.unscheduled_interval(spec.name, *skipped):
                 self.log.warning(line)
-        answer = plan.plan(ledger, spec, key, between, self.say_all)
+        answer = plan.plan(ledger, spec, key, between, self.log_lines)
         text = summary.plan(answer)
-        late = self._late(spec, answer, context)
+        late = self._late_warning(spec, answer, context)
         completed = ()
-        if spec.window is not None and not answer.done:
-            completed = completeness.touched(
-                completeness.of(ledger, spec), spec.window.windows, answer.covers
+        if spec.window is not None and not answer.is_done:
+            completed = completeness.affected_windows(
+                completeness.read_completeness(ledger, spec), spec.window.windows, answer.covers
             )
-        self.tell_of_windows(spec, completed, context)
+        self.set_windows_event(spec, completed, context)
         if answer.batch is not None:
             return "\n".join([*late, text])
-        if answer.done:
+        if answer.is_done:
             again = f"the other tasks print the summary of batch {answer.before.batch_id} again"
             return f"{text}\n{again}"
         now = datetime.now(UTC)
         since = self.waiting_since or now
         if answer.must_wait(spec, now - since):
-            self.say_all(text)
-            self.look_again(since, "nothing to take")
-        return self._pass_over(context, text)
+            self.log_lines(text)
+            self.check_later(since, "nothing to take")
+        return self._skip_others(context, text)
 
-    def _pass_over(self, context: Mapping[str, Any], text: str) -> str:
-        """End well, and let the other tasks be skipped."""
-        self.say_all(text)
+    def _skip_others(self, context: Mapping[str, Any], text: str) -> str:
+        """Let this task succeed and Airflow skip the others."""
+        self.log_lines(text)
         context["ti"].xcom_push(key="return_value", value={"summary": text})
         self.skip(context["ti"], context["task"].get_flat_relatives(upstream=False))
         return text
 
-    def _late(self, spec: Spec, answer: "Plan", context: Mapping[str, Any]) -> list[str]:
-        """What came for earlier days, in a run of the schedule: others are about days that somebody
-        chose. The asset for it, where it is an outlet of this task, gets an event once.
+    def _late_warning(self, spec: Spec, answer: "Plan", context: Mapping[str, Any]) -> list[str]:
+        """A warning about records of earlier days, in a scheduled run only: you chose the days of
+        any other run. If the asset of late records is an outlet of this task, it gets one event.
         """
         from semel.reports import summary
 
         days = answer.earlier if context["dag_run"].run_type == "scheduled" else {}
-        asset = assets.late(spec.name)
+        asset = assets.late_asset(spec.name)
         if asset in self.outlets:
             extra = assets.extra_of_late(spec.name, days) if days else None
-            if extra is None or assets.late_known(spec.name, extra):
-                # What stays in the list gets an event when the task ends.
+            if extra is None or assets.is_late_announced(spec.name, extra):
+                # When the task ends, Airflow creates an event for each outlet in the list.
                 self.outlets = [outlet for outlet in self.outlets if outlet != asset]
             else:
                 context["outlet_events"][asset].extra = extra
-        return [summary.late(spec.name, days)] if days else []
+        return [summary.late_files(spec.name, days)] if days else []
 
 
 class _StagingOperator(VerbOperator):
-    """What stage and commit share: both may use Spark, and killing the task cancels that."""
+    """The base of stage and commit. Both may use Spark; if the task is killed, it cancels the job.
+    """
 
     stager: "Stager | None" = None
 
     def open_stager(self, ledger: "Ledger", spec: Spec) -> "Stager":
-        """What stages the run's batches, to be closed."""
+        """The stager of the run's batches. The caller closes it."""
         from semel.airflow.spark import Stager
 
         self.stager = Stager(ledger, spec, self.log.info)
@@ -328,19 +328,19 @@ class _StagingOperator(VerbOperator):
 
 
 class StageOperator(_StagingOperator):
-    """stage, where the Airflow connection `spark_default` says."""
+    """stage, in the Spark of the connection `semel_spark` or `spark_default`."""
 
     verb = "stage"
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         with self.open_stager(ledger, spec) as stager:
-            return self.each(
+            return self.for_each_batch(
                 ledger, spec, context, lambda batch: stager.stage(batch.batch_id)
             )
 
 
 class CommitOperator(_StagingOperator):
-    """commit. An attempt that is beaten by other batches is staged again from here."""
+    """commit. If other batches have committed first, the task stages the batch again."""
 
     verb = "commit"
 
@@ -348,31 +348,30 @@ class CommitOperator(_StagingOperator):
         from semel import commit
         from semel.reports import summary
 
-        def one(batch: "Batch") -> str:
+        def commit_batch(batch: "Batch") -> str:
             number = batch.batch_id
-            done = commit.commit(
+            committed = commit.commit(
                 ledger, spec, number, lambda: stager.stage(number), self.log.info
             )
-            return summary.commit(done)
+            return summary.commit(committed)
 
         with self.open_stager(ledger, spec) as stager:
-            return self.each(ledger, spec, context, one)
+            return self.for_each_batch(ledger, spec, context, commit_batch)
 
 
 class FinalizeOperator(VerbOperator):
-    """finalize: the batch's files get their final names, and its pipeline's asset an event; of
-    replays each has one, the first of them as that of a batch, the others under an alias.
+    """finalize: give the batch's files their final names, and its pipeline's asset an event.
+
+    In a run of replays the first one gets that event, and each other one an event under an alias.
     """
 
     verb = "finalize"
     finalized: "tuple[Spec, list[tuple[Finalized, bool]]] | None" = None
-    """By which declaration, what it did of each batch, and whether that was told for the first
-    time.
-    """
+    """The declaration; and for each batch the result, with True if this task gave it an event."""
 
     def __init__(self, *, pipeline: str, outlets: Sequence[Any] = (), **kwargs: Any) -> None:
-        others = [outlet for outlet in outlets if outlet != assets.OF_REPLAYS]
-        outlets = [*others, assets.asset(pipeline), assets.OF_REPLAYS]
+        others = [outlet for outlet in outlets if outlet != assets.REPLAYS_ALIAS]
+        outlets = [*others, assets.asset(pipeline), assets.REPLAYS_ALIAS]
         super().__init__(pipeline=pipeline, outlets=outlets, **kwargs)
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
@@ -382,31 +381,31 @@ class FinalizeOperator(VerbOperator):
         asset, finalized, windows = assets.asset(spec.name), [], []
         events = context["outlet_events"]
 
-        def one(batch: "Batch") -> str:
-            done = finalize.finalize(ledger, spec, batch.batch_id)
-            counted = not (done.found and assets.known(ledger, spec.name, batch.batch_id))
-            others = any(told for _, told in finalized)
-            finalized.append((done, counted))
-            found = completeness.of_batch(ledger, spec, batch.batch_id) if counted else ()
-            windows.extend(found)
-            if counted:
-                metrics.count(spec.name, done)
-            if counted and others:
-                events[assets.OF_REPLAYS].add(asset, extra=assets.extra(done, found))
-            elif counted:
-                events[asset].extra = assets.extra(done, found)
-            return summary.finalize(done)
+        def finalize_batch(batch: "Batch") -> str:
+            result = finalize.finalize(ledger, spec, batch.batch_id)
+            is_new = not (result.found and assets.is_announced(ledger, spec.name, batch.batch_id))
+            has_event = any(new for _, new in finalized)
+            finalized.append((result, is_new))
+            completed = completeness.windows_of_batch(ledger, spec, batch.batch_id) if is_new else ()
+            windows.extend(completed)
+            if is_new:
+                metrics.count_records(spec.name, result)
+            if is_new and has_event:
+                events[assets.REPLAYS_ALIAS].add(asset, extra=assets.extra(result, completed))
+            elif is_new:
+                events[asset].extra = assets.extra(result, completed)
+            return summary.finalize(result)
 
-        text = self.each(ledger, spec, context, one)
+        text = self.for_each_batch(ledger, spec, context, finalize_batch)
         self.finalized = spec, finalized
-        self.tell_of_windows(spec, windows, context)
-        if not any(counted for _, counted in finalized):
-            # What stays in the list gets an event when the task ends.
+        self.set_windows_event(spec, windows, context)
+        if not any(new for _, new in finalized):
+            # When the task ends, Airflow creates an event for each outlet in the list.
             self.outlets = [outlet for outlet in self.outlets if outlet != asset]
         return text
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """What Airflow's OpenLineage provider asks for, where it is installed."""
+        """Airflow's OpenLineage provider calls it, if it is installed."""
         from semel.airflow import lineage
         from semel.ledger import Ledger
 
@@ -414,39 +413,39 @@ class FinalizeOperator(VerbOperator):
         if self.finalized is None:
             return None
         with Ledger() as ledger:
-            return lineage.finalized(ledger, *self.finalized)
+            return lineage.lineage_of(ledger, *self.finalized)
 
 
 class CollectOperator(VerbOperator):
-    """collect, for one pipeline. It fails, when all is done, while a batch cannot be finalized.
+    """collect, for one pipeline. At its end the task fails if collect cannot finalize a batch.
 
-    It tells the pipeline's asset of the batches that nobody has told of.
+    It gives the pipeline's asset an event for each finalized batch that has no event yet.
     """
 
     verb = "collect"
-    operator_extra_links = links.OF_COLLECT
+    operator_extra_links = links.COLLECT_LINKS
 
     def __init__(self, *, outlets: Sequence[Any] = (), **kwargs: Any) -> None:
-        others = [outlet for outlet in outlets if outlet != assets.OF_COLLECT]
-        super().__init__(outlets=[*others, assets.OF_COLLECT], **kwargs)
+        others = [outlet for outlet in outlets if outlet != assets.COLLECT_ALIAS]
+        super().__init__(outlets=[*others, assets.COLLECT_ALIAS], **kwargs)
 
     def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
         from semel import collect, finalize
         from semel.reports import completeness, summary
 
-        done = collect.collect(ledger, spec, self.log.info)
-        text = summary.collect(done)
-        if done is not None and done.damaged:
+        collected = collect.collect(ledger, spec, self.log.info)
+        text = summary.collect(collected)
+        if collected is not None and collected.damaged:
             raise TerminalError(text)
-        events = context["outlet_events"][assets.OF_COLLECT]
-        for batch_id in assets.left(ledger, spec):
-            told_of = finalize.finalize(ledger, spec, batch_id)
-            found = completeness.of_batch(ledger, spec, batch_id)
-            events.add(assets.asset(spec.name), extra=assets.extra(told_of, found))
-            if found:
-                extra = assets.extra_of_windows(spec, found)
-                events.add(assets.windows(spec.name), extra=extra)
-            metrics.count(spec.name, told_of)
+        events = context["outlet_events"][assets.COLLECT_ALIAS]
+        for batch_id in assets.unannounced_batches(ledger, spec):
+            finalized = finalize.finalize(ledger, spec, batch_id)
+            completed = completeness.windows_of_batch(ledger, spec, batch_id)
+            events.add(assets.asset(spec.name), extra=assets.extra(finalized, completed))
+            if completed:
+                extra = assets.extra_of_windows(spec, completed)
+                events.add(assets.windows_asset(spec.name), extra=extra)
+            metrics.count_records(spec.name, finalized)
             name = assets.asset(spec.name).name
             self.log.info("sent an event of batch %s to the asset %s", batch_id, name)
         return text

@@ -1,7 +1,7 @@
-"""What semel adds to Airflow's pages: `semel` in the navigation, `Days` at each DAG.
+"""semel's tabs in Airflow: `semel` in the navigation, `Days` at each DAG, `Batch` at each run.
 
-An entry point names this class, so that an Airflow that semel is installed in has it. Each of its
-processes loads it, a task's too: the page itself is imported by the first request for it.
+Airflow finds the plugin by its entry point and loads it in each of its processes, tasks included.
+So the first request imports the pages, and not this module.
 """
 
 from importlib import import_module
@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from semel.airflow.links import PREFIX, above
+from semel.airflow.links import PREFIX, airflow_path
 
 _VIEWS = (
     ("semel", "nav", "semel", ""),
@@ -17,11 +17,11 @@ _VIEWS = (
     ("Batch", "dag_run", "semel-batch", "dags/{DAG_ID}/runs/{RUN_ID}"),
     ("Batch", "task_instance", "semel-batch-of-task", "dags/{DAG_ID}/runs/{RUN_ID}"),
 )
-"""Name, place and route in Airflow of each tab; and its page, whose braces Airflow fills."""
+"""Of each tab: its name, place and route in Airflow, and its page. Airflow fills the braces."""
 
 
 class _Page:
-    """The page as an ASGI application."""
+    """The pages as an ASGI application, imported by the first request."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         app = import_module("semel.airflow.page.app").app
@@ -29,14 +29,15 @@ class _Page:
 
 
 class SemelPlugin(AirflowPlugin):
-    """The pages. Airflow asks nobody who they are for: each of their routes does so itself."""
+    """The pages and their tabs. Airflow does not authorize requests: each route does it itself."""
 
     name = "semel"
     fastapi_apps = [{"name": "semel", "app": _Page(), "url_prefix": PREFIX}]
     external_views = [
         {
             "name": name, "destination": at, "url_route": route,
-            "href": f"{above()}{PREFIX}/{path}", "icon": f"{above()}{PREFIX}/semel.svg",
+            "href": f"{airflow_path()}{PREFIX}/{path}",
+            "icon": f"{airflow_path()}{PREFIX}/semel.svg",
         }
         for name, at, route, path in _VIEWS
     ]  # fmt: skip

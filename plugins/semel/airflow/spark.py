@@ -1,9 +1,10 @@
-"""Where a task stages: over Spark Connect, or in a driver of its own under spark-submit.
+"""Staging in Spark: over Spark Connect, or with spark-submit in a driver of its own.
 
-The Airflow connection `semel_spark`, else `spark_default`, says where Spark is. Its type, which is
-`spark_connect` or `spark`, decides.
+The Airflow connection `semel_spark`, else `spark_default`, has the address of Spark, and its type
+(`spark_connect` or `spark`) selects the way.
 
-Each way imports its own: a commit that wins stages nothing, and a spark-submit is a process apart.
+Each way imports its modules when it runs: commit seldom stages, and spark-submit is a separate
+process.
 """
 
 import json
@@ -32,26 +33,26 @@ if TYPE_CHECKING:
     from semel.spark.engine import SparkEngine
 
 CONNECTIONS = ("semel_spark", "spark_default")
-"""The Airflow connections that say where Spark is: the first one that there is."""
+"""The Airflow connections with the address of Spark. semel uses the first that exists."""
 
 _PROGRAM = Path(__file__).parents[1] / "spark" / "submitted" / "stage_batch.py"
 
 _QUIET = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "WARN"}
 
 _HOW = (
-    "make one of type spark_connect (host and port of a Spark Connect server) or spark (a master), "
-    "for instance in AIRFLOW_CONN_SPARK_DEFAULT"
+    "create one of type spark_connect (host and port of a Spark Connect server) or spark (a "
+    "master), for example in AIRFLOW_CONN_SPARK_DEFAULT"
 )
 
 
 class Stager:
-    """Stages batches of one pipeline, each as often as it is asked to; to be used with `with`.
+    """Stages batches of one pipeline. Use it in a `with` statement.
 
-    Purpose: the one way to Spark for the tasks stage and commit, which may both be killed.
-    How it works: over Spark Connect all share one session, which the first one opens; a
-    spark-submit stages one.
-    Known limitation: spark-submit in client mode only; a driver elsewhere could neither be handed
-    the ledger's address unseen nor hand back its answer.
+    Purpose: give the tasks stage and commit one way to Spark that they can cancel.
+    How it works: the first batch opens a Spark Connect session, which the others share. A
+    spark-submit stages one batch.
+    Known limitation: spark-submit works in client mode only. A driver on another machine could not
+    get the ledger's address without showing it, or return its answer.
     """
 
     def __init__(self, ledger: Ledger, spec: Spec, log: Log) -> None:
@@ -70,19 +71,19 @@ class Stager:
         self._open.close()
 
     def stage(self, batch_id: int) -> str:
-        """Stage a batch and return the summary. Errors are those of semel.stage."""
+        """Stage a batch and return the summary. Raises the errors of semel.stage."""
         connection = _connection()
         if connection.conn_type == "spark_connect":
             return self._over_connect(connection, batch_id)
         if connection.conn_type == "spark":
-            return self._submitted(connection, batch_id)
+            return self._over_submit(connection, batch_id)
         raise TerminalError(
             f"the Airflow connection {connection.conn_id} is of type "
             f"{connection.conn_type!r}; {_HOW}"
         )
 
     def cancel(self) -> None:
-        """Stop what is running, from a signal handler. Fences make it safe not to succeed."""
+        """Stop a running job, from a signal handler. Fences make a failed cancel harmless."""
         if self._engine:
             from semel.spark.session import interrupt
 
@@ -101,13 +102,14 @@ class Stager:
             self._engine = self._open.enter_context(open_engine(remote, self.log))
         return summary.stage(stage(self.ledger, self.spec, batch_id, self._engine, self.log))
 
-    def _submitted(self, connection: Any, batch_id: int) -> str:
+    def _over_submit(self, connection: Any, batch_id: int) -> str:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
         if connection.extra_dejson.get("deploy-mode") == "cluster":
             raise TerminalError(
-                f"the Airflow connection {connection.conn_id} asks for deploy-mode cluster; semel "
-                "needs the driver beside the task: set it to client, or use Spark Connect"
+                f"the Airflow connection {connection.conn_id} has deploy-mode cluster, but semel "
+                "needs the driver on the task's machine. Set deploy-mode to client, or use Spark "
+                "Connect"
             )
         with tempfile.TemporaryDirectory(prefix="semel-submit-") as folder:
             answer = Path(folder) / "answer.json"
@@ -125,10 +127,11 @@ class Stager:
                 failure = error
             finally:
                 self._hook = None
-            return _told(answer, failure)
+            return _read_answer(answer, failure)
 
     def _environment(self) -> dict[str, str]:
-        """What the driver gets; the ledger's address is here, for command lines are seen by all."""
+        """The driver's environment. It has the ledger's address, since all users see command lines.
+        """
         scripts = sysconfig.get_path("scripts")
         return {
             **os.environ,
@@ -142,18 +145,18 @@ def _connection() -> Any:
     for name in CONNECTIONS:
         if connection := connection_of(name):
             return connection
-    raise TerminalError(f"there is no Airflow connection {' or '.join(CONNECTIONS)}; {_HOW}")
+    raise TerminalError(f"Airflow has no connection {' or '.join(CONNECTIONS)}; {_HOW}")
 
 
-def _told(answer: Path, failure: AirflowException | None) -> str:
-    """The summary that stage_batch.py left, or its error under its own class."""
+def _read_answer(answer: Path, failure: AirflowException | None) -> str:
+    """The summary that stage_batch.py wrote. Raises its error, with the same class."""
     if not answer.exists():
-        shown = str(failure).splitlines()[-1] if failure else "it ended without an answer"
+        why = str(failure).splitlines()[-1] if failure else "it ended without an answer"
         raise RetryableError(
-            f"spark-submit failed before or while it staged ({shown}); its output is above. "
-            "Nothing is committed; this task is retried"
+            f"spark-submit failed before or during stage ({why}); its output is above. "
+            "Nothing was committed. Airflow tries this task again"
         ) from failure
-    told = json.loads(answer.read_text(encoding="utf-8"))
-    if told["error"]:
-        raise getattr(errors, told["error"], RetryableError)(told["text"], next=told["next"])
-    return told["text"]
+    result = json.loads(answer.read_text(encoding="utf-8"))
+    if result["error"]:
+        raise getattr(errors, result["error"], RetryableError)(result["text"], next=result["next"])
+    return result["text"]

@@ -1,9 +1,9 @@
-"""What Airflow knows of the surroundings goes where semel looks: into this process's environment.
+"""Copy settings from Airflow into this process's environment, from which semel reads them.
 
-The environment's own variables win. What they leave open, Airflow's Variables say of folders, and
-the connection `semel_ledger` of the ledger. A task's process, and one that parses a DAG file, is
-its own, so that nothing outlives it. A server lives on: it keeps apart what it was told (`into`:
-`semel.settings.told`), and asks again.
+Variables of the environment win. Otherwise the folders come from Airflow's Variables, and the
+ledger's address from the connection `semel_ledger`. The process of a task or of a DAG file ends
+soon, and its environment with it. A server lives on: it copies them into a separate mapping
+(`into`: `semel.settings.airflow_variables`), and reads them again after a while.
 """
 
 import os
@@ -27,49 +27,49 @@ FOLDERS = (
     settings.PIPELINES_VARIABLE,
     settings.TRANSFORMS_VARIABLE,
 )
-"""In Airflow they are Variables of the same names in lower case. Who sets SEMEL_HOME has said where
-all of them are, and Airflow is not asked."""
+"""In Airflow they are Variables of the same names in lower case. SEMEL_HOME sets all of them, and
+then semel does not read Airflow's Variables."""
 
 
 def find_folders(into: MutableMapping[str, str] = os.environ) -> None:
-    """Set the folders' variables. TerminalError when nothing says where data may lie."""
+    """Set the folders' variables. Raises TerminalError if nothing sets the folder of the data."""
     if os.environ.get(settings.HOME_VARIABLE):
         return
     for name in FOLDERS:
         if not os.environ.get(name):
-            _tell(into, name, Variable.get(name.lower(), default=None))
-    # The working folder, which the command line takes, may differ from one task to the next.
+            _set_or_remove(into, name, Variable.get(name.lower(), default=None))
+    # The command line falls back to the working folder; tasks may have different ones.
     name = settings.DATA_VARIABLE
     if not (os.environ.get(name) or into.get(name)) and settings.project() is None:
         raise TerminalError(
-            f"nothing says where sources and sinks lie: set the Airflow Variable {name.lower()}, "
-            f"or {name} in the environment of the DAG processor and of all workers"
+            f"semel does not know the folder of sources and sinks. Set the Airflow Variable "
+            f"{name.lower()}, or {name} in the environment of the DAG processor and of all workers"
         )
 
 
 def find_ledger(into: MutableMapping[str, str] = os.environ) -> None:
-    """Set SEMEL_LEDGER_DSN by the connection `semel_ledger`, where there is one.
+    """Set SEMEL_LEDGER_DSN from the connection `semel_ledger`, if Airflow has it.
 
-    TerminalError when it is none to a Postgres.
+    Raises TerminalError if that connection is not for PostgreSQL.
     """
     if os.environ.get(settings.LEDGER_VARIABLE):
         return
     connection = connection_of(LEDGER_CONNECTION)
-    _tell(into, settings.LEDGER_VARIABLE, connection and _address(connection))
+    _set_or_remove(into, settings.LEDGER_VARIABLE, connection and _address(connection))
 
 
 def find_connections(spec: "Spec", into: MutableMapping[str, str] = os.environ) -> None:
-    """Set AIRFLOW_CONN_<NAME>, as source, sink and spark-submit read it, by each connection that a
-    pipeline names.
+    """Set AIRFLOW_CONN_<NAME> for each connection that a pipeline names: source, sink and
+    spark-submit read it.
     """
     for name in sorted({*spec.source.connections, *spec.sink.connections}):
         variable = settings.connection_variable(name)
         if not os.environ.get(variable):
             connection = connection_of(name)
-            _tell(into, variable, connection and connection.get_uri())
+            _set_or_remove(into, variable, connection and connection.get_uri())
 
 
-def _tell(into: MutableMapping[str, str], variable: str, value: str | None) -> None:
+def _set_or_remove(into: MutableMapping[str, str], variable: str, value: str | None) -> None:
     if value:
         into[variable] = value
     else:
@@ -77,7 +77,7 @@ def _tell(into: MutableMapping[str, str], variable: str, value: str | None) -> N
 
 
 def connection_of(name: str) -> Connection | None:
-    """An Airflow connection, or None when there is none of this name."""
+    """Returns None if Airflow has no connection of this name."""
     try:
         return BaseHook.get_connection(name)
     except (AirflowNotFoundException, AirflowRuntimeError):
@@ -94,14 +94,14 @@ def _address(connection: Connection) -> str:
             f"the Airflow connection {LEDGER_CONNECTION} is of type {connection.conn_type!r}; "
             f"make it one of type {_CONNECTION_TYPE}, or set {settings.LEDGER_VARIABLE}"
         )
-    # What the extra field says goes to the driver: sslmode, sslrootcert.
+    # The extra field has options of the driver: sslmode, sslrootcert.
     options = {name: str(value) for name, value in connection.extra_dejson.items()}
     try:
         make_conninfo(**options)
     except psycopg.ProgrammingError as error:
         raise TerminalError(
-            f"the Airflow connection {LEDGER_CONNECTION}: its extra field has what PostgreSQL's "
-            f"client does not know ({error}); remove it there"
+            f"the Airflow connection {LEDGER_CONNECTION}: its extra field has an option that "
+            f"PostgreSQL's client does not know ({error}); remove it there"
         ) from error
     return sa.URL.create(
         "postgresql",

@@ -1,4 +1,4 @@
-"""A sensor for DAGs of others: wait until a window of a pipeline is complete."""
+"""A sensor for your own DAGs: wait until a window of a pipeline is complete."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 class SemelWindowSensor(WaitingOperator):
     """Waits until [start, end) is complete.
 
-    `pipeline`, `folder`: as every verb has them. `start`, `end`: ISO 8601, templates; without a
-    zone they are UTC. Left out, it is the run's data interval. `wait_at_most`: after that it fails.
-    `allow_held`: go on as well when the window is held, and its rows may still grow.
-    How it works: it looks at the ledger, and while the window is not complete again each minute,
-    without a worker until then. What is complete stays so: there is no moment to miss.
+    `pipeline`, `folder`: as in VerbOperator. `start`, `end`: templates of ISO 8601 times, in UTC
+    without a zone; by default the run's data interval. `wait_at_most`: the sensor fails after it.
+    `allow_held`: succeed also if the window is held, although its rows may still grow.
+    How it works: it reads the ledger once a minute, and frees its worker in between. A complete
+    window stays complete, so the sensor cannot miss it.
     """
 
     verb = "wait"
@@ -38,7 +38,7 @@ class SemelWindowSensor(WaitingOperator):
         **kwargs: Any,
     ) -> None:
         if (start is None) != (end is None):
-            raise ValueError("give both start and end, or neither: then it is the data interval")
+            raise ValueError("pass both start and end, or neither to wait for the data interval")
         super().__init__(pipeline=pipeline, **kwargs)
         self.start, self.end, self.wait_at_most = start, end, wait_at_most
         self.allow_held = allow_held
@@ -48,14 +48,14 @@ class SemelWindowSensor(WaitingOperator):
         from semel.reports.summary import interval
 
         start, end = self._window(context)
-        found = completeness.of(ledger, spec)
-        shown = f"{spec.name}, {interval(start, end)}"
-        missing = found.missing(start, end)
+        complete = completeness.read_completeness(ledger, spec)
+        window = f"{spec.name}, {interval(start, end)}"
+        missing = complete.missing(start, end)
         if not missing:
-            return f"complete: {shown}"
-        if self.allow_held and found.held(start, end):
-            return f"held, and its rows may still grow: {shown}"
-        waits_for = f"{shown} waits for {interval(*missing[0])}"
+            return f"complete: {window}"
+        if self.allow_held and complete.is_held(start, end):
+            return f"held, and its rows may still grow: {window}"
+        waits_for = f"{window} waits for {interval(*missing[0])}"
         if len(missing) > 1:
             waits_for += f" and {len(missing) - 1:,} more"
         now = datetime.now(UTC)
@@ -65,38 +65,38 @@ class SemelWindowSensor(WaitingOperator):
                 f"{waits_for}, after {format_duration(self.wait_at_most)}",
                 next=f"semel windows {spec.name}",
             )
-        self.look_again(since, waits_for)
+        self.check_later(since, waits_for)
         raise AssertionError("deferring ends the task")
 
     def account(
         self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Its run has no batch."""
+        """Returns nothing: the sensor's run has no batch."""
         del ledger, spec, context
         return {}
 
     def _window(self, context: Mapping[str, Any]) -> tuple[datetime, datetime]:
-        """TerminalError: it is none."""
+        """Raises TerminalError if the start or the end is missing, or if the window is empty."""
         if self.start is None:
             start, end = (context.get(f"data_interval_{key}") for key in ("start", "end"))
         else:
             start, end = _moment(self.start), _moment(self.end)
         if start is None or end is None or start >= end:
             raise TerminalError(
-                f"{self.task_id} waits for no window: it needs a start before an end, or a run "
-                "with a data interval",
+                f"{self.task_id} has no window to wait for: it needs a start before an end, or a "
+                "run with a data interval",
                 next="clear the task, once the DAG gives it start and end",
             )
         return start.astimezone(UTC), end.astimezone(UTC)
 
 
 def _moment(text: str) -> datetime:
-    """TerminalError: it is no time."""
+    """Raises TerminalError if the text is not a time in ISO 8601."""
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise TerminalError(
-            f"{text!r} is no time: write one such as 2013-01-01T00:00:00Z",
+            f"{text!r} is not a time in ISO 8601, such as 2013-01-01T00:00:00Z",
             next="clear the task, once the DAG gives the sensor a start and an end",
         ) from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,1 +1,1 @@
-"""The files that semel keeps beside a pipeline's output: markers, and all that they name."""
+"""The files that semel keeps next to a pipeline's output: markers, and the files that they list."""

@@ -1,4 +1,4 @@
-"""The claims of a batch: in its marker, or in a file beside it to keep the marker small."""
+"""The claims of a batch, in its marker or in a file next to it, to keep the marker small."""
 
 import io
 import json
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from semel.errors import CorruptionError
 from semel.model.batch import Claim
-from semel.model.plain import parsed
+from semel.model.plain import parse_json
 
 _T = TypeVar("_T")
 
@@ -28,29 +28,30 @@ def pack_claims(claims: list[Claim]) -> bytes:
 
 
 def read_claims(path: Path) -> tuple[Claim, ...]:
-    """The claims in a file. CorruptionError: it is missing, or holds something else."""
+    """Read the claims in a file. Raises CorruptionError if it is missing or has other content."""
     try:
         rows = pq.read_table(path, partitioning=None).to_pylist()
         return tuple(map(to_claim, rows))
     except (pa.ArrowException, OSError, TypeError, ValueError, KeyError) as error:
         raise CorruptionError(
-            f"the claims of a batch, {path}, cannot be read: {error}; restore them from a backup"
+            f"{path}: semel cannot read the claims of this batch: {error}. Restore the file from a "
+            "backup"
         ) from error
 
 
 def to_claim(plain: Mapping[str, Any]) -> Claim:
-    """A claim from plain values. KeyError, TypeError, ValueError: they are not a claim."""
+    """Make a claim from plain values. Raises KeyError, TypeError or ValueError if they misfit."""
     plain = dict(plain)
-    if isinstance(plain["evidence"], str):  # From a file beside a marker.
-        plain["evidence"] = parsed(plain["evidence"])
+    if isinstance(plain["evidence"], str):  # Read from a Parquet file.
+        plain["evidence"] = parse_json(plain["evidence"])
     return typed(Claim, plain)
 
 
 def typed(kind: type[_T], plain: dict[str, Any]) -> _T:
-    """A dataclass from plain values. ValueError: a field's value has the wrong type."""
-    made = kind(**plain)
-    for field in fields(made):  # type: ignore[arg-type]
-        value = getattr(made, field.name)
+    """Make a dataclass from plain values. Raises ValueError if a value has the wrong type."""
+    value_object = kind(**plain)
+    for field in fields(value_object):  # type: ignore[arg-type]
+        value = getattr(value_object, field.name)
         if type(value) is not (get_origin(field.type) or field.type):
             raise ValueError(f"{field.name} is {value!r}")
-    return made
+    return value_object

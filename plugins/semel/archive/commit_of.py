@@ -9,16 +9,16 @@ _TEXT_CHARS_MAX = 4096
 
 
 def commit_of(folder: Path) -> str | None:
-    """The commit checked out around a folder. None: there is none, or none can be read.
+    """The commit checked out at a folder or above it. Returns None if semel cannot read one.
 
-    Files may differ from it; this does not check.
+    The files may differ from that commit; this does not check.
     """
     folder = folder.resolve()
     try:
         for git in (path / ".git" for path in (folder, *folder.parents)):
             if git.is_dir():
                 return _commit(git)
-            if git.is_file():  # A worktree or a submodule: it names the folder.
+            if git.is_file():  # In a worktree or a submodule, this file has the folder's path.
                 return _commit((git.parent / _text(git).removeprefix("gitdir: ")).resolve())
     except (OSError, UnicodeDecodeError):
         pass
@@ -36,10 +36,10 @@ def _commit(git: Path) -> str | None:
     shared = git / "commondir"  # A worktree shares its first checkout's branches.
     common = (git / _text(shared)).resolve() if shared.is_file() else git
     try:
-        found = _text(common / name)
+        commit = _text(common / name)
     except OSError:
-        found = _packed(common / "packed-refs", name)
-    return found if _HASH.fullmatch(found) else None
+        commit = _packed(common / "packed-refs", name)
+    return commit if _HASH.fullmatch(commit) else None
 
 
 def _packed(path: Path, name: str) -> str:

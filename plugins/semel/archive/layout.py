@@ -1,9 +1,9 @@
-"""The archive: the files that semel keeps about a pipeline's batches, beside their output.
+"""The archive: the files that semel keeps about a pipeline's batches, next to their output.
 
 It holds markers, decisions, dead letters, claims and ids, notes of adopt, and the staging folders
-of attempts. docs/protocol.md gives each file's schema. A sink of files has its archive beside it,
-so that the sink's folder holds only data files. The archive is inside (`_semel/`) if the two places
-cannot share links.
+of attempts. docs/protocol.md gives each file's schema. A sink's folder has its archive next to it,
+and holds only data files. The archive is inside (`_semel/`) if hard links between the two places
+are impossible.
 """
 
 from collections.abc import Iterable
@@ -15,8 +15,8 @@ from semel.pipeline.spec import Spec
 from semel.sinks.spec import ARCHIVES, MARKERS, archive_of
 
 
-def of(spec: Spec) -> Path:
-    """A pipeline's archive, as declared or found by its sink. TerminalError as in `archive_of`."""
+def archive_folder(spec: Spec) -> Path:
+    """A pipeline's archive, declared or its sink's. Raises TerminalError as `archive_of` does."""
     if declared := spec.declared_archive():
         return declared
     sink = spec.sink_path()
@@ -24,7 +24,7 @@ def of(spec: Spec) -> Path:
 
 
 def attempt(archive: Path, batch_id: int, fence: int) -> Path:
-    """The folder of one attempt. Only the driver makes it, and collect removes it."""
+    """The folder of one attempt. Only the driver creates it, and collect removes it."""
     return staging(archive) / f"b{batch_id:08d}" / f"f{fence:04d}"
 
 
@@ -49,26 +49,26 @@ def code(archive: Path) -> Path:
 
 
 def marker(archive: Path, batch_id: int) -> Path:
-    """The success marker, which lists the files of a batch. Readers go by it."""
+    """The success marker of a batch. Readers read the files that it lists."""
     return markers(archive) / f"b{batch_id:08d}.json"
 
 
-def replaced(archive: Path, batch_id: int, generation: int) -> Path:
-    """The place of a marker that a replay replaced."""
+def replaced_marker(archive: Path, batch_id: int, generation: int) -> Path:
+    """The copy of a marker that a replay replaced."""
     return archive / "replaced" / f"b{batch_id:08d}-g{generation:04d}.json"
 
 
-def kept(archive: Path, kind: str, batch_id: int, part: int) -> Path:
+def batch_file(archive: Path, kind: str, batch_id: int, part: int) -> Path:
     """The final name of a `decisions`, `dead_letters`, `ids` or `claims` file."""
     return archive / kind / f"b{batch_id:08d}-{part:05d}.parquet"
 
 
 def ids_list(archive: Path, batch_id: int) -> Path:
-    """The list of the ids files that exact gave to a batch that was at least once."""
+    """The list of the ids files that `semel exact` added to an at-least-once batch."""
     return archive / Kind.IDS / f"b{batch_id:08d}.json"
 
 
-def all_kept(archive: Path, kinds: Iterable[str], batch_id: int) -> dict[str, Path]:
-    """For a person: glob patterns of a batch's dead letters and decisions, by kind."""
-    shown = [kind for kind in (Kind.DEAD_LETTERS, Kind.DECISIONS) if kind in kinds]
-    return {str(kind): archive / kind / f"b{batch_id:08d}-*.parquet" for kind in shown}
+def verdict_globs(archive: Path, kinds: Iterable[str], batch_id: int) -> dict[str, Path]:
+    """Glob patterns of a batch's dead letters and decisions, by kind, to print for a person."""
+    verdicts = [kind for kind in (Kind.DEAD_LETTERS, Kind.DECISIONS) if kind in kinds]
+    return {str(kind): archive / kind / f"b{batch_id:08d}-*.parquet" for kind in verdicts}

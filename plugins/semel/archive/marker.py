@@ -1,7 +1,7 @@
 """Read the success marker of a finalized batch.
 
-It is one JSON file that names the batch's files; docs/protocol.md gives its fields. write_marker.py
-writes it.
+A marker is one JSON file that lists the batch's files; docs/protocol.md gives its fields.
+write_marker.py writes it.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from semel.model.arrow import arrow_type
 from semel.model.batch import Claim, Counts
 from semel.model.buckets import Buckets
 from semel.model.manifest import MARKER_FORMAT, Kind, MarkedFile
-from semel.model.plain import parsed
+from semel.model.plain import parse_json
 from semel.model.times import TimeSet
 from semel.pipeline.spec import Spec
 from semel.sinks.spec import archive_of
@@ -39,17 +39,17 @@ class Replay:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Admits:
-    """An admission: which one it is, and the batch whose remaining dead letters it judged again."""
+class MarkedAdmission:
+    """An admission: its number, and the batch whose remaining dead letters it judged again."""
 
     batch_id: int
     admission: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Erased:
-    """A person's word that data of a batch were erased: rows of its output, and records of its
-    files in the archive.
+class MarkedErasure:
+    """An erasure that a person recorded: rows of a batch's output, and records of its files in the
+    archive.
     """
 
     at: str
@@ -63,12 +63,12 @@ class Erased:
 class Marker:
     """The success marker of one finalized batch.
 
-    `sink` is the output folder as the caller named it; None if the output is not a folder.
-    `address` is the sink's address when the marker was written. `sink_columns` has names and Arrow
-    types as the marker writes them, `sink_schema` as types. docs/protocol.md explains `generation`,
-    `replay`, `admits`, `code`, `code_digest`, `parser_rules`, `buckets`, `covers`, `times`,
-    `complete_to`, `exact_from` and `erased`. `files` has the ids files, too, that exact gave to a
-    batch that was at least once, if it was `taught`.
+    `sink` is the output folder as the caller gave it, or None if the output is not a folder.
+    `address` is the sink's address when finalize wrote the marker. `sink_columns` has names and
+    Arrow types as the marker's text, `sink_schema` as types. docs/protocol.md explains
+    `generation`, `replay`, `admits`, `code`, `code_digest`, `parser_rules`, `buckets`, `covers`,
+    `times`, `complete_to`, `exact_from` and `erased`. If `has_added_ids`, `files` also lists the
+    ids files that `semel exact` added to an at-least-once batch.
     """
 
     path: Path
@@ -92,7 +92,7 @@ class Marker:
     files: tuple[MarkedFile, ...]
     generation: int
     replay: Replay | None
-    admits: Admits | None
+    admits: MarkedAdmission | None
     code: CodeDigests | None
     code_digest: str | None
     parser_rules: int
@@ -101,25 +101,25 @@ class Marker:
     times: dict[int | None, tuple[datetime, datetime]]
     complete_to: datetime | None
     exact_from: int | None
-    erased: tuple[Erased, ...] = ()
-    taught: bool = False
+    erased: tuple[MarkedErasure, ...] = ()
+    has_added_ids: bool = False
 
     @property
     def exact(self) -> bool:
-        """Whether its records were compared by id: at least once, and by position, none were.
+        """Whether the batch dropped repeats by id, which at-least-once and by-position ones do not.
 
-        A replay's declaration may be of another guarantee than its root's.
+        A replay's declaration may have another guarantee than that of its root.
         """
         return not self.spec.by_position and self.commit_seq >= (self.exact_from or 1)
 
     @property
     def erased_rows(self) -> int:
-        """Rows of the output that were erased, by a person's word."""
-        return sum(one.rows for one in self.erased)
+        """The number of output rows that a person recorded as erased."""
+        return sum(erasure.rows for erasure in self.erased)
 
     @property
-    def made_by(self) -> int:
-        """The batch that wrote the output: this one, or the one that replayed it."""
+    def writer_id(self) -> int:
+        """The batch that wrote the output: this batch, or its newest replay."""
         return self.replay.batch_id if self.replay else self.batch_id
 
     @property
@@ -133,11 +133,11 @@ class Marker:
         return self.path.parents[1]
 
     def path_of(self, file: MarkedFile) -> Path:
-        """The path of a listed file. For data, only in a sink of files."""
+        """The path of a listed file. A data file has one only in a sink of files."""
         return (self.sink if file.kind is Kind.DATA else self.archive) / file.path
 
     def is_whole(self, file: MarkedFile) -> bool:
-        """Whether a listed file has its size and checksum. OSError: it cannot be read."""
+        """Whether a listed file has its size and checksum. Raises OSError if it is unreadable."""
         path = self.path_of(file)
         return path.lstat().st_size == file.bytes and checksum(path) == file.checksum
 
@@ -152,28 +152,29 @@ class Marker:
         return tuple(file for file in self.files if file.kind is kind)
 
     @property
-    def taught_paths(self) -> dict[str, Path]:
-        """Where exact keeps its ids, if it was at least once: by the path that their list gives."""
+    def added_ids_paths(self) -> dict[str, Path]:
+        """Paths of the ids files that exact may add to an at-least-once batch, by listed path."""
         if self.exact or not self.spec.record_id:
             return {}
         shards = range(self.spec.dedup.shards)
-        paths = (layout.kept(self.archive, Kind.IDS, self.batch_id, shard) for shard in shards)
-        return {str(path.relative_to(self.archive)): path for path in paths}
+        root, number = self.archive, self.batch_id
+        paths = (layout.batch_file(root, Kind.IDS, number, shard) for shard in shards)
+        return {str(path.relative_to(root)): path for path in paths}
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """The batch's claims, from the marker or from the file beside it.
+        """The batch's claims, from the marker or from the file next to it.
 
-        CorruptionError: that file is damaged or gone.
+        Raises CorruptionError if that file is damaged or missing.
         """
-        kept = (read_claims(self.path_of(file)) for file in self.of_kind(Kind.CLAIMS))
-        return (*self.claims_listed, *(claim for claims in kept for claim in claims))
+        in_files = (read_claims(self.path_of(file)) for file in self.of_kind(Kind.CLAIMS))
+        return (*self.claims_listed, *(claim for claims in in_files for claim in claims))
 
     @cached_property
     def ranges(self) -> tuple[Claim, ...]:
-        """The claims that contain its records: its own, or those of the batch that it admits.
+        """The claims that contain the batch's records. Those of an admission are its root's.
 
-        CorruptionError: that batch's marker is damaged or gone.
+        Raises CorruptionError if the root's marker is damaged or missing.
         """
         if self.admits is None:
             return self.claims
@@ -183,41 +184,43 @@ class Marker:
 def markers_of(spec: Spec) -> list[Marker]:
     """The markers of a pipeline's finalized batches, in commit order.
 
-    CorruptionError: one of them is not a marker.
+    Raises CorruptionError if a file there is not a marker.
     """
-    return markers_in(spec.sink_path(), layout.of(spec))
+    return markers_in(spec.sink_path(), layout.archive_folder(spec))
 
 
 def markers(sink_path: str | Path, archive_path: Path | None = None) -> list[Marker]:
-    """The markers of a sink folder, in commit order. CorruptionError as in `markers_of`.
+    """The markers of a sink folder, in commit order. Raises CorruptionError as `markers_of` does.
 
-    `archive_path`: their archive, if `sink.archive` is declared.
+    `archive_path`: their archive, if the pipeline declares `sink.archive`.
     """
     sink = Path(sink_path)
     return markers_in(sink, archive_path or archive_of(sink))
 
 
-def markers_in(sink: Path | None, kept: Path) -> list[Marker]:
-    """As `markers_of`, for a sink folder (None: no folder) and an archive."""
-    found = [read_marker(path, sink) for path in marker_paths(kept)]
-    return sorted(found, key=lambda marker: marker.commit_seq)
+def markers_in(sink: Path | None, archive: Path) -> list[Marker]:
+    """Like `markers_of`, for a sink folder (None if the sink is not a folder) and an archive."""
+    markers = [read_marker(path, sink) for path in marker_paths(archive)]
+    return sorted(markers, key=lambda marker: marker.commit_seq)
 
 
 def generations(marker: Marker) -> list[Marker]:
-    """The markers of all outputs of a batch: those that replays replaced, first one first, then
-    `marker`, the newest. CorruptionError: one that was kept aside is gone or damaged.
+    """The markers of all outputs of a batch, oldest first. The newest is `marker`.
+
+    Raises CorruptionError if the copy of a replaced marker is missing or damaged.
     """
-    before = range(1, marker.generation)
-    paths = [layout.replaced(marker.archive, marker.batch_id, number) for number in before]
+    earlier = range(1, marker.generation)
+    paths = [layout.replaced_marker(marker.archive, marker.batch_id, number) for number in earlier]
     return [*(read_marker(path, marker.sink) for path in paths), marker]
 
 
-def judged(outputs: Sequence[Marker]) -> Marker:
-    """Of a batch's outputs, first one first, the one by which the records of the last were judged:
-    the first that is of the same ranges.
+def judging_output(outputs: Sequence[Marker]) -> Marker:
+    """The output whose verdicts the last of a batch's outputs uses. `outputs`: oldest first.
+
+    A replay with the same claims uses the verdicts of the output that it replaced.
     """
-    *before, judge = outputs
-    for marker in reversed(before):
+    *earlier, judge = outputs
+    for marker in reversed(earlier):
         if marker.claims != judge.claims:
             break
         judge = marker
@@ -225,32 +228,32 @@ def judged(outputs: Sequence[Marker]) -> Marker:
 
 
 def marker_paths(archive_path: Path) -> list[Path]:
-    """The files that should be markers. Hidden ones are left from a crash and promise nothing."""
+    """The files that should be markers, without hidden ones, which are leftovers of a crash."""
     # Keeps R2.
     return sorted(p for p in layout.markers(archive_path).glob("*") if not p.name.startswith("."))
 
 
 def read_marker(path: Path, sink: Path | None) -> Marker:
-    """Read one marker. CorruptionError: it is damaged, or its format is unknown here."""
+    """Read one marker. Raises CorruptionError if it is damaged or has an unknown format."""
     return parse_marker(None, path, sink)
 
 
 def parse_marker(text: bytes | None, path: Path, sink: Path | None) -> Marker:
-    """As `read_marker`, with `text` if it was read already."""
+    """Like `read_marker`. `text`: the file's content, if the caller has read it already."""
     try:
-        plain = parsed(path.read_bytes() if text is None else text)
+        plain = parse_json(path.read_bytes() if text is None else text)
         # Keeps R3.
         if plain["format"] != MARKER_FORMAT:
-            raise ValueError(f"its format is {plain['format']!r}, and {MARKER_FORMAT} is known")
-        before = {"batch_id": plain["batch_id"], "generation": plain.get("generation", 1) - 1}
-        # A replay's marker takes the place of the one that it replaces.
-        if "replaces" in plain and not ("replay" in plain and plain["replaces"] == [before]):
-            raise ValueError(f"it replaces {plain['replaces']!r}: unknown to this version of semel")
+            raise ValueError(f"its format is {plain['format']!r}, not {MARKER_FORMAT}")
+        replaced = {"batch_id": plain["batch_id"], "generation": plain.get("generation", 1) - 1}
+        # A replay's marker has the file name of the marker that it replaces.
+        if "replaces" in plain and not ("replay" in plain and plain["replaces"] == [replaced]):
+            raise ValueError(f"this version of semel does not know replaces {plain['replaces']!r}")
         return _marker(path, sink, plain)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SpecError) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise CorruptionError(
-            f"the marker {path} cannot be read: {why}; restore it from a backup"
+            f"{path}: semel cannot read this marker: {why}. Restore it from a backup"
         ) from error
 
 
@@ -278,7 +281,7 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         files=tuple(map(_file, plain["files"])),
         generation=int(plain.get("generation", 1)),
         replay=typed(Replay, plain["replay"]) if "replay" in plain else None,
-        admits=typed(Admits, plain["admits"]) if "admits" in plain else None,
+        admits=typed(MarkedAdmission, plain["admits"]) if "admits" in plain else None,
         code=CodeDigests.from_json(plain["code"]) if "code" in plain else None,
         code_digest=plain.get("code_digest"),
         parser_rules=int(plain.get("parser_rules", 1)),
@@ -287,57 +290,66 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
         times=dict(map(_time, plain.get("times", ()))),
         complete_to=_complete_to(plain),
         exact_from=plain.get("exact_from", spec.exact_from),
-        erased=tuple(typed(Erased, one) for one in plain.get("erased", ())),
+        erased=tuple(typed(MarkedErasure, one) for one in plain.get("erased", ())),
     )
-    if spec.record_id and not marker.exact and (taught := _taught(marker)) is not None:
-        marker = replace(marker, files=(*marker.files, *taught), taught=True)
+    if spec.record_id and not marker.exact and (added := _added_ids_files(marker)) is not None:
+        marker = replace(marker, files=(*marker.files, *added), has_added_ids=True)
     if ("claims" in plain) == bool(marker.of_kind(Kind.CLAIMS)):
-        raise ValueError("its claims must be in it, or in a file of the kind `claims`")
+        raise ValueError("it must have either its claims or a file of the kind `claims`")
     names = [
         layout.marker(Path(), marker.batch_id).name,
-        layout.replaced(Path(), marker.batch_id, marker.generation).name,
+        layout.replaced_marker(Path(), marker.batch_id, marker.generation).name,
     ]
     if path.name not in names:
-        raise ValueError(f"it speaks of batch {marker.batch_id}")
+        raise ValueError(f"its batch_id, {marker.batch_id}, does not match its file name")
     if any((key in plain) != (marker.generation > 1) for key in ("replay", "replaces")):
-        raise ValueError(f"of generation {marker.generation} it says half of what a replay is")
+        raise ValueError(
+            "`replay` and `replaces` belong to generations from 2 on, and its generation is "
+            f"{marker.generation}"
+        )
     if plain["sink"]["type"] != marker.spec.sink.type:
-        raise ValueError(f"its sink is {plain['sink']['type']!r}")
+        raise ValueError(
+            f"its sink.type is {plain['sink']['type']!r}, and {marker.spec.sink.type!r} in its spec"
+        )
     for file in marker.files:
         parts = PurePosixPath(file.path)
         # Keeps R4.
         if parts.is_absolute() or ".." in parts.parts:
-            raise ValueError(f"it lists {file.path!r}, which is not below its root")
+            raise ValueError(f"it lists {file.path!r}, which points outside of its root")
     return marker
 
 
-def _taught(marker: Marker) -> tuple[MarkedFile, ...] | None:
-    """The ids files that exact gave to the batch. None: it gave none, or their list is damaged.
-    Nobody depends on them who has output or source, and the audit tells that the list is a stray.
+def _added_ids_files(marker: Marker) -> tuple[MarkedFile, ...] | None:
+    """The ids files that exact added to the batch. Returns None without a valid list of them.
+
+    A damaged list is no error: output and source have the ids too, and the audit reports a stray.
     """
     try:
-        listed = parsed(layout.ids_list(marker.archive, marker.batch_id).read_bytes())
+        listed = parse_json(layout.ids_list(marker.archive, marker.batch_id).read_bytes())
         files = tuple(map(_file, listed["files"]))
         paths = {file.path for file in files if file.kind is Kind.IDS}
-        own = len(paths) == len(files) and paths <= marker.taught_paths.keys()
-        return files if own and sum(file.records for file in files) == listed["ids"] else None
+        valid = len(paths) == len(files) and paths <= marker.added_ids_paths.keys()
+        return files if valid and sum(file.records for file in files) == listed["ids"] else None
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
 
 def _complete_to(plain: dict[str, Any]) -> datetime | None:
-    """Up to where windows were complete once the batch was finalized."""
+    """The end of the windows that were complete when the batch was finalized."""
     if "complete_to" in plain:
         return datetime.fromisoformat(plain["complete_to"])
     if "frontier" in plain or not plain.get("times"):
         return None
-    # Of a version that knew no frontier.
+    # An older version of semel wrote this marker, without a frontier.
     last = max(end for _, end in (_time(one)[1] for one in plain["times"]))
     return min(last, datetime.fromisoformat(plain["batch_time"]))
 
 
 def _time(plain: list[Any]) -> tuple[int | None, tuple[datetime, datetime]]:
-    """The first and the last record time of a source partition, or of all. ValueError."""
+    """The first and last record time of a source partition, or of all if it is None.
+
+    Raises ValueError if the first is later than the last.
+    """
     partition, first, last = plain
     times = datetime.fromisoformat(first), datetime.fromisoformat(last)
     if times[0] > times[1]:
@@ -346,10 +358,10 @@ def _time(plain: list[Any]) -> tuple[int | None, tuple[datetime, datetime]]:
 
 
 def _file(plain: dict[str, Any]) -> MarkedFile:
-    """A listed file. ValueError: it lies below the wrong root for its kind."""
+    """A listed file. Raises ValueError if its root is wrong for its kind."""
     kind, path = Kind(plain["kind"]), plain["path"]
     root = "sink" if kind is Kind.DATA else "archive"
     if plain["root"] != root:
-        raise ValueError(f"it lists {path!r} below {plain['root']!r}")
-    named = {key: value for key, value in plain.items() if key != "root"}
-    return typed(MarkedFile, {**named, "kind": kind, "path": path})
+        raise ValueError(f"it lists {path!r} with root {plain['root']!r}, expected {root!r}")
+    values = {key: value for key, value in plain.items() if key != "root"}
+    return typed(MarkedFile, {**values, "kind": kind, "path": path})

@@ -1,8 +1,7 @@
-"""Provenance: the code behind a batch, as transform files, semel's version and the git commit.
+"""Provenance: the code of a batch, which is transform files, semel's version and the git commit.
 
-Plan records what it finds, beside the stored spec. Stage reads the files once, reports what has
-changed since, and runs what it read. The texts go to the archive, named by their digests, and the
-marker refers to them.
+Plan records the digests with the stored spec. Stage reads the files once, logs changes since then,
+and runs these texts. The archive keeps each text under its digest, which the marker lists.
 """
 
 import ast
@@ -20,7 +19,7 @@ from semel import settings
 from semel.archive.commit_of import commit_of
 from semel.errors import CorruptionError, TerminalError
 from semel.model.batch import Batch
-from semel.model.plain import parsed
+from semel.model.plain import parse_json
 from semel.model.windows import zones_version
 from semel.pipeline.spec import Spec
 from semel.pipeline.transforms import file_of
@@ -33,8 +32,9 @@ _SUFFIXES = (".py", ".sql")
 
 @dataclass(frozen=True, kw_only=True)
 class CodeDigests:
-    """Code as the ledger and markers name it: the hex SHA-256 of its files, by file name. `zones`:
-    the version of the time zone database. None: not known.
+    """Code as the ledger and markers record it: the hex SHA-256 of its files, by file name.
+
+    `zones`: the version of the time zone database, or None if unknown.
     """
 
     semel: str
@@ -44,7 +44,7 @@ class CodeDigests:
 
     @classmethod
     def from_json(cls, plain: object) -> "CodeDigests":
-        """Parse and check it. ValueError: it is something else."""
+        """Parse the JSON value of a ledger or marker. Raises ValueError if it is malformed."""
         if not (
             isinstance(plain, dict)
             and isinstance(plain.get("semel"), str)
@@ -54,18 +54,18 @@ class CodeDigests:
             and all(Path(name).suffix in _SUFFIXES for name in files)
             and all(isinstance(d, str) and _DIGEST.fullmatch(d) for d in files.values())
         ):
-            raise ValueError("its code is not what docs/protocol.md says")
+            raise ValueError("its code does not have the form in docs/protocol.md")
         more = {key: plain.get(key) for key in ("git_commit", "zones")}
         return cls(semel=plain["semel"], files=files, **more)
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256 of what runs: semel's version and the files, without the commit."""
+        """Hex SHA-256 of the code that runs: semel's version and the files, without the commit."""
         shaping = {"semel": self.semel, "files": self.files}
         return _sha256(json.dumps(shaping, sort_keys=True, separators=(",", ":")).encode())
 
-    def kept(self, folder: Path) -> dict[str, Path]:
-        """The path of each file's text, by name, below the archive's folder of texts."""
+    def text_paths(self, folder: Path) -> dict[str, Path]:
+        """The path of each file's text, by file name, in the archive's folder of texts."""
         return {n: folder / f"{d}{Path(n).suffix}" for n, d in sorted(self.files.items())}
 
 
@@ -79,22 +79,22 @@ class Code:
     zones: str | None
 
     @property
-    def named(self) -> CodeDigests:
-        """The same with digests in place of the texts."""
+    def digests(self) -> CodeDigests:
+        """This code with digests in place of the texts."""
         files = {name: _sha256(text) for name, text in sorted(self.texts.items())}
         return CodeDigests(
             semel=self.semel, git_commit=self.git_commit, files=files, zones=self.zones
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The form that the ledger and markers hold."""
-        return asdict(self.named)
+        """The JSON value for ledger and markers."""
+        return asdict(self.digests)
 
 
-def look(spec: Spec) -> Code:
-    """Read the current code. TerminalError: a transform's file cannot be read.
+def read_code(spec: Spec) -> Code:
+    """Read the current code. Raises TerminalError if a transform's file is unreadable.
 
-    Modules of the same folder count if another module's text imports them.
+    It includes modules of the same folder that another of its modules imports.
     """
     folder = settings.transforms_dir()
     texts: dict[str, bytes] = {}
@@ -107,13 +107,13 @@ def look(spec: Spec) -> Code:
             texts[path.name] = path.read_bytes()
         except OSError as error:
             raise TerminalError(
-                f"transforms: {path} cannot be read: {error.strerror}; put it there, then run "
-                "this again"
+                f"transforms: semel cannot read {path}: {error.strerror}. Put a readable file "
+                "there, then run this again"
             ) from error
         if path.suffix == ".py":
-            beside = (folder / f"{name}.py" for name in _imported(texts[path.name]))
+            modules = (folder / f"{name}.py" for name in _imported(texts[path.name]))
             # os.path, because Path.is_file raises for a name that is too long.
-            todo += [path for path in beside if os.path.isfile(path)]
+            todo += [path for path in modules if os.path.isfile(path)]
     return Code(
         semel=semel.__version__, git_commit=commit_of(folder), texts=texts,
         zones=zones_version() or None,
@@ -121,78 +121,78 @@ def look(spec: Spec) -> Code:
 
 
 # Keeps S26.
-def stored(spec: Spec) -> dict[str, Any]:
-    """What a batch stores: its declaration and the current code. TerminalError as in `look`."""
-    return spec.to_json() | {"code": look(spec).to_json()}
+def spec_with_code(spec: Spec) -> dict[str, Any]:
+    """The stored form of a declaration, with the current code. Raises as `read_code` does."""
+    return spec.to_json() | {"code": read_code(spec).to_json()}
 
 
-def take(
-    spec: Spec, batch: Batch, kept: Path, attempt: Path, log: Callable[[str], None]
+def take_code(
+    spec: Spec, batch: Batch, folder: Path, attempt: Path, log: Callable[[str], None]
 ) -> dict[str, bytes]:
-    """Read the texts that an attempt runs, once; keep them, and log what changed since the plan.
+    """Read the texts that an attempt runs, store them in the archive, and log changes since plan.
 
-    `kept`: the folder of texts; `attempt`: its own folder. TerminalError: a file cannot be read.
-    CorruptionError: a different text has the digest of one as its name.
+    `folder`: the archive's folder of texts. `attempt`: the attempt's folder. Raises TerminalError
+    if a file is unreadable, CorruptionError if a stored text does not match its digest.
     """
-    found = look(spec)
-    for line in _changes(batch, found):
+    code = read_code(spec)
+    for line in _changes(batch, code):
         log(line)
-    _keep(kept, found)
+    _keep(folder, code)
     with Sealed(attempt / _RECORD) as file:
-        file.write(json.dumps(found.to_json(), sort_keys=True).encode())
-    return found.texts
+        file.write(json.dumps(code.to_json(), sort_keys=True).encode())
+    return code.texts
 
 
 def _changes(batch: Batch, now: Code) -> Iterator[str]:
     planned = batch.spec["code"]
     when = f"batch {batch.batch_id} was planned"
-    was, found = planned["files"], now.named.files
-    for name in sorted(was.keys() | found.keys()):
+    was, used = planned["files"], now.digests.files
+    for name in sorted(was.keys() | used.keys()):
         path = settings.transforms_dir() / name
         if name not in was:
-            yield f"{path} is used, and was not when {when}"
-        elif name not in found:
-            yield f"{path} is used no more, and was when {when}"
-        elif was[name] != found[name]:
-            digests = f"SHA-256 {was[name][:12]}, now {found[name][:12]}"
+            yield f"{path} is in use, and was not when {when}"
+        elif name not in used:
+            yield f"{path} is no longer in use, and was when {when}"
+        elif was[name] != used[name]:
+            digests = f"SHA-256 {was[name][:12]}, now {used[name][:12]}"
             yield f"{path} changed since {when} ({digests})"
     if planned["semel"] != now.semel:
         yield f"semel is {now.semel}, and was {planned['semel']} when {when}"
     # Keeps AG7.
     if (zones := planned.get("zones")) and zones != now.zones:
-        yield f"the tz database is {now.zones or 'of no version'}, and was {zones} when {when}"
+        yield f"the tz database is {now.zones or 'unknown'}, and was {zones} when {when}"
 
 
 def _keep(folder: Path, code: Code) -> None:
-    """Write the texts below a folder, each once.
+    """Write each text to a folder, unless it is there.
 
-    CorruptionError: a different text has the digest of one as its name.
+    Raises CorruptionError if a stored text does not match its digest.
     """
-    for name, path in code.named.kept(folder).items():
+    for name, path in code.digests.text_paths(folder).items():
         make_folder(folder)
         try:
             write_new(path, code.texts[name])
         except FileExistsError:
             if path.read_bytes() != code.texts[name]:
                 raise CorruptionError(
-                    f"{path} does not hold the text that its name says; remove it, then run stage "
-                    "again"
+                    f"{path}: this text does not match the digest in its name. Remove it, then run "
+                    "stage again"
                 ) from None
 
 
-def of_attempt(attempt: Path) -> CodeDigests | None:
-    """The code of an attempt. None: its folder does not say; finalize goes on without it."""
+def code_of_attempt(attempt: Path) -> CodeDigests | None:
+    """The code of an attempt. Returns None without a valid record; finalize needs none."""
     return _read(attempt / _RECORD, lambda plain: plain)
 
 
-def of_marker(marker: Path) -> CodeDigests | None:
-    """The code of a finalized batch. None: its marker does not say, or is damaged or gone."""
+def code_of_marker(marker: Path) -> CodeDigests | None:
+    """The code of a finalized batch. Returns None if a valid marker does not record it."""
     return _read(marker, lambda plain: plain["code"])
 
 
 def _read(path: Path, part: Callable[[Any], object]) -> CodeDigests | None:
     try:
-        return CodeDigests.from_json(part(parsed(path.read_bytes())))
+        return CodeDigests.from_json(part(parse_json(path.read_bytes())))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 

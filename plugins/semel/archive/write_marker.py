@@ -1,10 +1,10 @@
 """Write the success marker, which makes a finalized batch visible to readers.
 
-Purpose: write it whole and durably; a replay's marker replaces the one before.
-How it works: the first marker is linked to its name, which never replaces anything. A replay's
-marker is written into the folder of the winning attempt, and renamed from there: readers see the
-old one or the new one. Before a marker is replaced, the folder of the attempt that made it is
-removed. So a finalizer that was paused all that time finds nothing left to rename.
+Purpose: write the marker whole and durably. A replay's marker replaces the previous one.
+How it works: finalize links the first marker to its name, which never replaces a file. It writes a
+replay's marker into the folder of the winning attempt and renames it from there, so readers see the
+old marker or the new one. Before that, it removes the folder of the attempt that wrote the old
+marker. So a finalizer that was paused all that time has no file left to rename.
 """
 
 import io
@@ -29,7 +29,7 @@ from semel.ledger import Row
 from semel.model.batch import Attempt, Batch, Claim, Counts, Pipeline
 from semel.model.buckets import Buckets
 from semel.model.manifest import MARKER_FORMAT, Kind, ManifestFile
-from semel.model.plain import parsed
+from semel.model.plain import parse_json
 from semel.model.times import TimeSet
 from semel.pipeline.spec import Spec
 from semel.storage import (
@@ -42,34 +42,34 @@ from semel.storage import (
 )
 
 CLAIMS_IN_MARKER_MAX = 16
-"""Claims listed in a marker itself, 5 KB; more go to a Parquet file beside it. A file for every
-batch would cost small batches two more fsyncs, and readers of their claims an open."""
+"""The most claims that a marker lists itself, 5 KB. More go to a Parquet file next to it, which
+costs finalize two more fsyncs, and readers of the claims an open."""
 
 ENDS = "time_min", "time_max"
 
-_ROUNDS_MAX = 8  # A paused process writes one file there, and then fails.
+_ROUNDS_MAX = 8  # A paused process writes one file into the folder, and then fails.
 _OF_OUTPUT = (
     "spec", "spec_digest", "parser_rules", "sink_schema", "sink", "counts", "code", "code_digest",
     "exact_from", "frontier", "complete_to",
 )  # fmt: skip
-"""Keys that a replay sets. The others stay those of the batch that it replays."""
+"""Keys that every replay sets. The other keys keep the values of the replayed batch."""
 _OF_INPUT = ("input_digest", "claims")
-"""Keys that one sets, too, that judges its records."""
+"""Keys that a replay sets, too, if it judges its records itself."""
 _OF_ATTEMPT = ("batch_id", "fence", "replay", "files", "counts")
 """Keys that distinguish the markers of two attempts."""
 
 
-def content(
+def marker_content(
     spec: Spec,
     pipeline: Pipeline,
     batch: Batch,
-    won: Row,
+    winner: Row,
     counts: Counts,
     files: list[ManifestFile],
     times: list[Row],
 ) -> dict[str, Any]:
-    """The success marker without its claims. With the files it lists, readers need nothing else."""
-    attempt = Attempt.from_row(won)
+    """The success marker, without claims. Readers need only it and the files that it lists."""
+    attempt = Attempt.from_row(winner)
     return {
         "format": MARKER_FORMAT,
         "pipeline": spec.name,
@@ -92,8 +92,8 @@ def content(
         **_admits(batch),
         **({"exact_from": pipeline.exact_from} if (pipeline.exact_from or 1) > 1 else {}),
         **_times(times),
-        **_covers(None if won["covers"] is None else TimeSet.from_ledger(won["covers"])),
-        **_buckets(None if won["buckets"] is None else Buckets.from_ledger(won["buckets"])),
+        **_covers(None if winner["covers"] is None else TimeSet.from_ledger(winner["covers"])),
+        **_buckets(None if winner["buckets"] is None else Buckets.from_ledger(winner["buckets"])),
         "files": [
             {
                 "kind": file.kind,
@@ -123,22 +123,24 @@ def _covers(covers: TimeSet | None) -> dict[str, Any]:
 
 
 def _times(times: list[Row]) -> dict[str, Any]:
-    found = [
+    entries = [
         [r["source_partition_id"], *(r[key].astimezone(UTC).isoformat() for key in ENDS)]
         for r in times
     ]
-    return {"times": found} if found else {}
+    return {"times": entries} if entries else {}
 
 
 # Keeps W3, W7.
-def complete(now: Row, *, timed: bool) -> dict[str, Any]:
-    """Up to where windows are complete once a batch is finalized, and the batch up to which all is
-    finalized then that one look at the source saw, or that intervals without a hole cover.
+def completeness(state: Row, *, timed: bool) -> dict[str, Any]:
+    """The marker's keys `frontier` and `complete_to`, for the moment when the batch is finalized.
+
+    `complete_to` is the end of the complete windows. `frontier` is the last batch such that all up
+    to it are finalized, and belong to one survey of the source or to intervals without a gap.
     """
-    to = now["event_time"] if timed else None
+    complete_to = state["event_time"] if timed else None
     return {
-        "frontier": now["frontier"],
-        **({"complete_to": to.astimezone(UTC).isoformat()} if to else {}),
+        "frontier": state["frontier"],
+        **({"complete_to": complete_to.astimezone(UTC).isoformat()} if complete_to else {}),
     }
 
 
@@ -152,12 +154,12 @@ def _below(file: ManifestFile, pipeline: Pipeline) -> str:
 
 
 def _keep_claims(root: Path, batch_id: int, claims: list[Claim], *, part: int) -> dict[str, Any]:
-    """Write the claims beside the marker, durably. Returns the marker's entry for them.
+    """Write the claims next to the marker, durably. Returns the marker's entry for them.
 
-    An existing file is right if it has these ranges: since it was written, a source file may have
-    been renamed or may have grown.
+    An existing file is right if it has the same ranges: a source file may have grown or got another
+    name after an earlier attempt wrote it.
     """
-    path = layout.kept(root, Kind.CLAIMS, batch_id, part)
+    path = layout.batch_file(root, Kind.CLAIMS, batch_id, part)
     make_folder(path.parent)
     # Keeps F5, F6.
     try:
@@ -169,15 +171,15 @@ def _keep_claims(root: Path, batch_id: int, claims: list[Claim], *, part: int) -
             same = False
         if not same:
             raise CorruptionError(
-                f"batch {batch_id}: {path} does not hold its claims, and was not touched; remove "
-                "it, and run finalize again"
+                f"{path}: this file has other claims than batch {batch_id}. Nothing was changed. "
+                "Remove it, then run finalize again"
             ) from None
         sync_folder(path.parent)
-    return listed(path, root, Kind.CLAIMS, len(claims))
+    return marker_entry(path, root, Kind.CLAIMS, len(claims))
 
 
-def keep_refused(path: Path, rows: pa.Table) -> None:
-    """Write the rows that the sink refuses, durably, over those of a try that did not land."""
+def write_refused(path: Path, rows: pa.Table) -> None:
+    """Write the rows that the sink refuses, durably. Replaces those of an unsuccessful try."""
     make_folder(path.parent)
     path.unlink(missing_ok=True)
     file = io.BytesIO()
@@ -185,7 +187,7 @@ def keep_refused(path: Path, rows: pa.Table) -> None:
     write_new(path, file.getvalue())
 
 
-def listed(path: Path, root: Path, kind: Kind, records: int) -> dict[str, Any]:
+def marker_entry(path: Path, root: Path, kind: Kind, records: int) -> dict[str, Any]:
     """The marker's entry for a file that finalize wrote."""
     return {
         "kind": kind,
@@ -201,31 +203,33 @@ def _ranges(claims: Iterable[Claim]) -> list[tuple[int, int, int, int]]:
     return [(c.ordinal, c.source_partition_id, c.start, c.end) for c in claims]
 
 
-def write(kept: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]) -> None:
-    """Write the first marker of a batch, or prove that the existing one lists the same attempt's
-    files. A replay's marker is left alone: the batch was finalized before it.
+def write_first_marker(
+    archive: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]
+) -> None:
+    """Write the first marker of a batch, or prove that the existing marker is the same attempt's.
 
-    Many claims get a file of their own.
+    Keeps the marker of a replay, because the batch was finalized before its replay. Writes many
+    claims to a separate file.
     """
-    _add_claims(kept, batch, content, claims)
-    marker = layout.marker(kept, batch.batch_id)
+    _add_claims(archive, batch, content, claims)
+    marker = layout.marker(archive, batch.batch_id)
     make_folder(marker.parent)
     try:
         write_new(marker, _text(content))
     except FileExistsError:
-        there = parsed(marker.read_bytes())
-        if there.get("generation", 1) > 1:
+        existing = parse_json(marker.read_bytes())
+        if existing.get("generation", 1) > 1:
             return
-        _check_same(marker, there, content)
+        _check_same(marker, existing, content)
         sync_folder(marker.parent)
 
 
 def _add_claims(
-    kept: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]
+    archive: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]
 ) -> None:
     if len(claims) > CLAIMS_IN_MARKER_MAX:
         part = sum(file["kind"] != Kind.REFUSED for file in content["files"])
-        content["files"].append(_keep_claims(kept, batch.batch_id, claims, part=part))
+        content["files"].append(_keep_claims(archive, batch.batch_id, claims, part=part))
     else:
         content["claims"] = [asdict(claim) for claim in claims]
 
@@ -235,153 +239,159 @@ def _text(content: dict[str, Any]) -> bytes:
 
 
 # Keeps RP5.
-def replace(
-    kept: Path,
+def replace_marker(
+    archive: Path,
     batch: Batch,
-    won: Row,
+    winner: Row,
     output: dict[str, Any],
-    before: list[Row],
+    earlier: list[Row],
     claims: list[Claim],
 ) -> None:
-    """Replace the marker with that of a replay, or prove that this has been done.
+    """Replace the marker with that of a replay, or prove that this has happened already.
 
-    `output`: what `content` gives for the replay, with its refused rows. `before`: the earlier
-    generations, first one first, each with the fence of its winning attempt. `claims`: what it
-    read. CorruptionError: the existing marker is not of the generation before.
+    `output`: the replay's own marker, with its refused rows. `earlier`: its earlier generations,
+    oldest first, each with the fence of its winning attempt. `claims`: the ranges that the replay
+    read. Raises CorruptionError if the existing marker is not of the previous generation.
     """
-    path = layout.marker(kept, batch.root)
+    path = layout.marker(archive, batch.root)
     if batch.judges:
-        _add_claims(kept, batch, output, claims)
-    # First: from here on, only a finalizer of this generation changes the marker.
-    _remove_fence(kept, before[-1])
+        _add_claims(archive, batch, output, claims)
+    # This comes first: from here on, only a finalizer of this generation can change the marker.
+    _remove_fence(archive, earlier[-1])
     failpoints.point("finalize.before_replace")
-    text, there = _there(path, batch)
-    if there.generation > batch.generation:
+    text, current = _current_marker(path, batch)
+    if current.generation > batch.generation:
         return  # A later replay replaced this one, so this one is finalized.
-    new = _successor(text, batch, won, output)
-    if there.generation == batch.generation:
-        _check_same(path, parsed(text), new)
+    new = _successor(text, batch, winner, output)
+    if current.generation == batch.generation:
+        _check_same(path, parse_json(text), new)
     else:
-        _keep_aside(layout.replaced(kept, batch.root, there.generation), text, there)
-        _rename(layout.attempt(kept, batch.batch_id, won["fence"]), path, new)
+        _keep_aside(layout.replaced_marker(archive, batch.root, current.generation), text, current)
+        _rename(layout.attempt(archive, batch.batch_id, winner["fence"]), path, new)
     sync_folder(path.parent)
 
 
-def _there(path: Path, batch: Batch) -> tuple[bytes, Marker]:
-    """The current marker: to be replaced, or already the replacement."""
-    backups = layout.replaced(path.parents[1], batch.root, batch.generation - 1).parent
-    advice = f"nothing was touched. Restore it from a backup (those before it are in {backups})"
+def _current_marker(path: Path, batch: Batch) -> tuple[bytes, Marker]:
+    """The current marker, which is the one to replace or already the replacement."""
+    copies = layout.replaced_marker(path.parents[1], batch.root, batch.generation - 1).parent
+    advice = (
+        "Nothing was changed. Restore the marker of generation "
+        f"{batch.generation - 1} from a backup (copies of earlier ones are in {copies})"
+    )
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         raise CorruptionError(
-            f"the marker {path}, which batch {batch.batch_id} is to replace, is gone; {advice}",
+            f"{path}: batch {batch.batch_id} replaces this marker, which is missing. {advice}",
             next=AGAIN,
         ) from None
     marker = parse_marker(text, path, None)
     if marker.pipeline != batch.spec["name"] or marker.generation < batch.generation - 1:
         raise CorruptionError(
-            f"the marker {path} is of generation {marker.generation} of {marker.pipeline!r}, and "
-            f"batch {batch.batch_id} replaces generation {batch.generation - 1}; {advice}",
+            f"{path}: this marker is of generation {marker.generation} of {marker.pipeline!r}, but "
+            f"batch {batch.batch_id} replaces generation {batch.generation - 1} of "
+            f"{batch.spec['name']!r}. {advice}",
             next=AGAIN,
         )
     return text, marker
 
 
-def _successor(text: bytes, batch: Batch, won: Row, output: dict[str, Any]) -> dict[str, Any]:
-    """The marker of a replay: the one before, with the new output in place of the old."""
-    before, replaced, keys = parsed(text), (Kind.DATA, Kind.REFUSED), _OF_OUTPUT
+def _successor(text: bytes, batch: Batch, winner: Row, output: dict[str, Any]) -> dict[str, Any]:
+    """The marker of a replay: the previous marker with the new output instead of the old."""
+    old, replaced, keys = parse_json(text), (Kind.DATA, Kind.REFUSED), _OF_OUTPUT
     if batch.judges:
         replaced, keys = tuple(Kind), (*_OF_OUTPUT, *_OF_INPUT)
-    own = [file for file in output["files"] if file["kind"] in replaced]
-    beside = [file for file in before["files"] if file["kind"] not in replaced]
+    new = [file for file in output["files"] if file["kind"] in replaced]
+    unchanged = [file for file in old["files"] if file["kind"] not in replaced]
     return {
-        **{key: value for key, value in before.items() if key not in keys},
+        **{key: value for key, value in old.items() if key not in keys},
         **{key: output[key] for key in keys if key in output},
-        "files": [*own, *beside],
+        "files": [*new, *unchanged],
         "generation": batch.generation,
         "replaces": [{"batch_id": batch.root, "generation": batch.generation - 1}],
         "replay": {
             "batch_id": batch.batch_id,
-            "fence": won["fence"],
+            "fence": winner["fence"],
             "request_key": batch.request_key,
-            "committed_at": won["ended_at"].astimezone(UTC).isoformat(),
+            "committed_at": winner["ended_at"].astimezone(UTC).isoformat(),
         },
     }
 
 
 # Keeps ER1.
-def erase(path: Path, content: dict[str, Any]) -> None:
-    """Put the marker of a batch of which data were erased in the place of the one there, in one
-    step. The caller holds the lock of the pipeline, and the batch is finalized.
+def rewrite_marker(path: Path, content: dict[str, Any]) -> None:
+    """Replace the marker of a finalized batch, some of whose data a person erased, in one step.
+
+    The caller holds the lock of the pipeline.
     """
-    made = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    with Sealed(made) as file:
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    with Sealed(temporary) as file:
         file.write(_text(content))
-    os.rename(made, path)
+    os.rename(temporary, path)
     sync_folder(path.parent)
 
 
-def _check_same(path: Path, there: dict[str, Any], content: dict[str, Any]) -> None:
-    """CorruptionError: the marker `there` is not the winning attempt's."""
-    if any(there.get(key) != content.get(key) for key in _OF_ATTEMPT):
-        made_by = content.get("replay", content)
+def _check_same(path: Path, existing: dict[str, Any], content: dict[str, Any]) -> None:
+    """Raise CorruptionError if the `existing` marker is not the winning attempt's."""
+    if any(existing.get(key) != content.get(key) for key in _OF_ATTEMPT):
+        output = content.get("replay", content)
         raise CorruptionError(
-            f"the marker {path} does not match the ledger; nothing was touched. Compare it with "
-            "what the ledger has, and restore the right one",
-            next=f"semel show {made_by['batch_id']}",
+            f"{path}: this marker does not match the ledger. Nothing was changed. Compare its "
+            "attempt with the ledger's, and restore the right marker from a backup",
+            next=f"semel show {output['batch_id']}",
         ) from None
 
 
 # Keeps RP5.
 def _keep_aside(path: Path, text: bytes, marker: Marker) -> None:
-    """Keep the old marker aside, durably."""
+    """Keep a copy of the old marker, durably."""
     make_folder(path.parent)
     try:
         write_new(path, text)
     except FileExistsError:
-        kept = parse_marker(path.read_bytes(), path, None)
-        if (kept.generation, kept.files) != (marker.generation, marker.files):
+        copy = parse_marker(path.read_bytes(), path, None)
+        if (copy.generation, copy.files) != (marker.generation, marker.files):
             raise CorruptionError(
-                f"{path} is not the marker that is to be replaced, of generation "
-                f"{marker.generation}; nothing was touched. Move it away",
+                f"{path}: this file should be a copy of the current marker, of generation "
+                f"{marker.generation}, but differs from it. Nothing was changed. Move it out of "
+                "the archive",
                 next=AGAIN,
             ) from None
         sync_folder(path.parent)
 
 
 # Keeps RP6.
-def _remove_fence(kept: Path, before: Row) -> None:
-    """Remove the folder that the old marker was renamed from.
+def _remove_fence(archive: Path, replaced: Row) -> None:
+    """Remove the folder of the attempt that wrote the old marker.
 
-    RetryableError: another process still writes there.
+    Raises RetryableError if another process still writes into it.
     """
-    folder = layout.attempt(kept, before["batch_id"], before["fence"])
+    folder = layout.attempt(archive, replaced["batch_id"], replaced["fence"])
     for _ in range(_ROUNDS_MAX):
         remove_folder(folder)
         if not os.path.lexists(folder):
             return
     raise RetryableError(
-        f"{folder} is still written to by another process, though its batch "
-        f"{before['batch_id']} is finalized; run this again"
+        f"{folder}: another process still writes into this folder, though batch "
+        f"{replaced['batch_id']} is finalized. Run this again"
     )
 
 
 def _rename(folder: Path, path: Path, content: dict[str, Any]) -> None:
     """Write a marker into its attempt's folder, durably, and rename it from there.
 
-    CorruptionError: the folder is gone, as it is once the batch is finalized.
+    Raises CorruptionError if the folder is missing, as it is after the batch was finalized.
     """
-    made = folder / f"marker-{os.urandom(4).hex()}.json"
+    temporary = folder / f"marker-{os.urandom(4).hex()}.json"
     try:
-        with Sealed(made) as file:
+        with Sealed(temporary) as file:
             file.write(_text(content))
         failpoints.point("finalize.before_rename")
-        os.rename(made, path)
+        os.rename(temporary, path)
     except FileNotFoundError as error:
         raise CorruptionError(
-            f"the folder {folder} is gone, which the new marker {path} is written in first; "
-            f"nothing was touched. Make that folder again: mkdir -p {shlex.quote(str(folder))}",
+            f"{folder}: finalize writes the new marker {path.name} into this folder first, and it "
+            f"is missing. Nothing was changed. Create it: mkdir -p {shlex.quote(str(folder))}",
             next=AGAIN,
         ) from error
     failpoints.point("finalize.after_rename")

@@ -1,7 +1,7 @@
-"""The exact path: one record, judged by Python alone. It knows nothing of semel's own readers.
+"""The exact path: Python judges one record, without any code of semel's own readers.
 
-It judges what the vectorised path cannot decide, and every dead letter. It gives each value as text
-that DuckDB casts to the declared type, so both paths meet before ids and rows are compared.
+It judges every dead letter and each line that the vectorised path does not accept. It returns each
+value as text that DuckDB casts to the declared type. So ids and rows of both paths are comparable.
 """
 
 import base64
@@ -28,7 +28,7 @@ _TOO_LONG = f"it is longer than {limits.RECORD_BYTES_MAX} bytes"
 _INTEGERS = {"bigint": 64, "int": 32, "smallint": 16}
 _DIGITS = re.compile(r"-?\d+(\.\d*[1-9])?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-# What semel's reader takes for numbers in keys that nobody declared, outside of any text.
+# Constants that semel's reader accepts as numbers in undeclared keys, outside of JSON strings.
 _CONSTANT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|(-?(?:NaN|Inf(?:inity)?))', re.DOTALL)
 _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)"
@@ -38,7 +38,7 @@ _TIME = re.compile(
 
 
 class LineKind(StrEnum):
-    """Whether a line is a record. `unsure`: readers may differ here, so either answer stands."""
+    """Whether a line is a record. `unsure`: readers may differ, so the audit accepts both."""
 
     GOOD = "good"
     BAD = "bad"
@@ -47,9 +47,9 @@ class LineKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """By what a batch was read: the columns of its id, and what was to become of keys that the
-    schema does not name. `typed`: the text was made of values that have types, and a decimal is the
-    text of its digits. `names`: the other keys of columns."""
+    """The rules of a batch's reader: the columns of its id, and its rule for undeclared keys.
+    `typed`: the text is from typed values, so a decimal is a string of digits. `names`: by column,
+    its alternative keys."""
 
     id: tuple[str, ...] = ()
     unknown: Unknown = Unknown.IGNORE
@@ -59,9 +59,9 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedLine:
-    """A line's verdict, why it is not good, its values as text (None where null or nested)."""
+    """A line's verdict, why it is not good, its values as text (None if null or nested)."""
 
-    word: LineKind
+    kind: LineKind
     why: str = ""
     values: tuple[str | None, ...] = ()
 
@@ -75,18 +75,18 @@ class _Number(str):
 
 
 class _Constant(str):
-    """NaN or an infinity, which are no JSON."""
+    """NaN or an infinity, which JSON does not have."""
 
 
 class _Object(dict):
-    """A JSON object that remembers which keys it repeats, and all values of these."""
+    """A JSON object. `twice`: its repeated keys; `hidden`: all their pairs."""
 
     twice: frozenset[str] = frozenset()
     hidden: tuple[tuple[str, Any], ...] = ()
 
 
 def json_judge(columns: dict[str, ColumnType], rules: Rules) -> Judge:
-    """The judge of JSON Lines."""
+    """A judge of lines of JSON."""
 
     def judge(raw: bytes) -> JudgedLine:
         return _judge(raw, lambda text, doubts: _json_values(text, columns, rules, doubts))
@@ -95,10 +95,10 @@ def json_judge(columns: dict[str, ColumnType], rules: Rules) -> Judge:
 
 
 def bytes_judge(raw: bytes) -> JudgedLine:
-    """The judge of values that are one column as they are."""
+    """The judge of a format with a single binary column: it accepts any bytes up to the limit."""
     if len(raw) > limits.RECORD_BYTES_MAX:
-        return JudgedLine(word=LineKind.BAD, why=_TOO_LONG)
-    return JudgedLine(word=LineKind.GOOD, values=(_blob(raw),))
+        return JudgedLine(kind=LineKind.BAD, why=_TOO_LONG)
+    return JudgedLine(kind=LineKind.GOOD, values=(_blob(raw),))
 
 
 def csv_judge(
@@ -107,7 +107,7 @@ def csv_judge(
     csv: CsvOptions,
     rules: Rules,
 ) -> Judge:
-    """The judge of CSV records. `header` gives the order of the fields."""
+    """A judge of CSV records. `header`: the column of each field, in order."""
 
     def values(text: str, doubts: list[str]) -> tuple[str | None, ...]:
         try:
@@ -118,9 +118,9 @@ def csv_judge(
             raise _BadError(f"it has {len(fields)} fields, not {len(header)}")
         if not csv.multiline and "\r" in text:
             raise _BadError("a CR without LF")
-        found, nothing = dict(zip(header, fields, strict=True)), ("", False)
+        by_name, missing = dict(zip(header, fields, strict=True)), ("", False)
         return tuple(
-            _csv_value(name, kind, *found.get(name, nothing), rules, doubts)
+            _csv_value(name, kind, *by_name.get(name, missing), rules, doubts)
             for name, kind in columns.items()
         )
 
@@ -133,22 +133,22 @@ def csv_judge(
 def _judge(
     raw: bytes, values: Callable[[str, list[str]], tuple[str | None, ...]]
 ) -> JudgedLine:
-    """`values` gives a record's values, or raises _BadError; it adds its doubts to a list."""
+    """`values` returns a record's values, or raises _BadError; it appends doubts to a list."""
     if len(raw) > limits.RECORD_BYTES_MAX:
-        return JudgedLine(word=LineKind.BAD, why=_TOO_LONG)
+        return JudgedLine(kind=LineKind.BAD, why=_TOO_LONG)
     if b"\0" in raw:
-        return JudgedLine(word=LineKind.BAD, why="it holds a NUL byte")
+        return JudgedLine(kind=LineKind.BAD, why="it has a NUL byte")
     doubts: list[str] = []
     try:
-        found = values(raw.decode(), doubts)
-        word = LineKind.UNSURE if doubts else LineKind.GOOD
-        return JudgedLine(word=word, why="; ".join(doubts[:1]), values=found)
+        texts = values(raw.decode(), doubts)
+        kind = LineKind.UNSURE if doubts else LineKind.GOOD
+        return JudgedLine(kind=kind, why="; ".join(doubts[:1]), values=texts)
     except UnicodeDecodeError:
-        return JudgedLine(word=LineKind.BAD, why="it is not UTF-8")
+        return JudgedLine(kind=LineKind.BAD, why="it is not UTF-8")
     except _BadError as bad:
-        return JudgedLine(word=LineKind.BAD, why=str(bad))
+        return JudgedLine(kind=LineKind.BAD, why=str(bad))
     except RecursionError:
-        return JudgedLine(word=LineKind.UNSURE, why="it is nested very deeply")
+        return JudgedLine(kind=LineKind.UNSURE, why="it is nested very deeply")
 
 
 def _json_values(
@@ -160,7 +160,7 @@ def _json_values(
         return _Number(token)
 
     try:
-        found = json.loads(
+        record = json.loads(
             _CONSTANT.sub(lambda match: "NaN" if match[1] else match[0], text),
             object_pairs_hook=_object,
             parse_int=number,
@@ -169,71 +169,72 @@ def _json_values(
         )
     except json.JSONDecodeError as error:
         raise _BadError(f"it is not JSON ({error.msg})") from error
-    if not isinstance(found, _Object):
+    if not isinstance(record, _Object):
         raise _BadError("it is not a JSON object")
-    kept = rules.unknown is Unknown.KEEP
-    declared = tuple(item for item in columns.items() if not (kept and item[0] == REST_COLUMN))
+    keeps_unknown = rules.unknown is Unknown.KEEP
+    hidden = REST_COLUMN if keeps_unknown else None
+    declared = tuple(item for item in columns.items() if item[0] != hidden)
     others = dict(rules.names)
     keys = [(key, kind) for name, kind in declared for key in (name, *others.get(name, ()))]
-    read = dict(zip(dict(keys), _members(found, tuple(keys), rules, doubts), strict=True))
+    texts = dict(zip(dict(keys), _members(record, tuple(keys), rules, doubts), strict=True))
     for name, more in rules.names:
-        given = [key for key in (name, *more) if found.get(key) is not None]
-        if len(given) > 1:
-            raise _BadError(f"the keys {' and '.join(map(repr, given))} are of one column")
-        read[name] = read[given[0]] if given else None
-    values = tuple(read[name] for name, _ in declared)
-    if not kept:
+        present = [key for key in (name, *more) if record.get(key) is not None]
+        if len(present) > 1:
+            raise _BadError(f"the keys {' and '.join(map(repr, present))} belong to one column")
+        texts[name] = texts[present[0]] if present else None
+    values = tuple(texts[name] for name, _ in declared)
+    if not keeps_unknown:
         return values
-    named = read.keys()
-    for key, value in (*found.items(), *found.hidden):
+    named = texts.keys()
+    for key, value in (*record.items(), *record.hidden):
         if key not in named and _holds_constant(value):
-            raise _BadError(f"{key} holds what is no JSON")
+            raise _BadError(f"{key} has a value that is not JSON")
     return (*values, None)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> _Object:
-    # Seen here, because a repeated key hides its first value.
+    # Here, because later a repeated key hides its first value.
     if any(_has_surrogate(part) for pair in pairs for part in pair):
-        raise _BadError("it holds half of a surrogate pair")
-    made = _Object(pairs)
-    if len(made) < len(pairs):
-        seen: set[str] = set()
-        made.twice = frozenset(key for key, _ in pairs if key in seen or seen.add(key))
-        made.hidden = tuple(pair for pair in pairs if pair[0] in made.twice)
-    return made
+        raise _BadError("it has half of a surrogate pair")
+    result = _Object(pairs)
+    if len(result) < len(pairs):
+        keys: set[str] = set()
+        result.twice = frozenset(key for key, _ in pairs if key in keys or keys.add(key))
+        result.hidden = tuple(pair for pair in pairs if pair[0] in result.twice)
+    return result
 
 
 def _has_surrogate(value: object) -> bool:
-    """Objects within `value` were looked at when they were made."""
+    """Ignores objects within `value`, because `_object` has checked each."""
     if isinstance(value, str):
         return not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value)
     return isinstance(value, list) and any(map(_has_surrogate, value))
 
 
 def _holds_constant(value: object) -> bool:
-    left = [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, _Constant):
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, _Constant):
             return True
-        if isinstance(one, _Object):
-            left += one.values()
-            left += (value for _, value in one.hidden)
-        elif isinstance(one, list):
-            left += one
+        if isinstance(part, _Object):
+            pending += part.values()
+            pending += (value for _, value in part.hidden)
+        elif isinstance(part, list):
+            pending += part
     return False
 
 
 def _members(
-    found: _Object, columns: tuple[tuple[str, ColumnType], ...], rules: Rules, doubts: list[str]
+    parent: _Object, columns: tuple[tuple[str, ColumnType], ...], rules: Rules, doubts: list[str]
 ) -> tuple[str | None, ...]:
     for name, _ in columns:
-        if name in found.twice:
-            raise _BadError(f"the key {name!r} is there twice")
-    if rules.unknown is Unknown.QUARANTINE and (other := found.keys() - dict(columns).keys()):
+        if name in parent.twice:
+            raise _BadError(f"it has the key {name!r} twice")
+    if rules.unknown is Unknown.QUARANTINE and (other := parent.keys() - dict(columns).keys()):
         raise _BadError(f"the schema does not name {sorted(other)}")
     return tuple(
-        _json_value(name, kind, found.get(name), rules, doubts) for name, kind in columns
+        _json_value(name, kind, parent.get(name), rules, doubts) for name, kind in columns
     )
 
 
@@ -253,12 +254,12 @@ def _json_value(
             raise _BadError(f"{name} is not an {'object' if is_map else 'array'}")
         if is_map and value.twice:
             raise _BadError(f"{name} has a key twice")
-        for one in value.values() if is_map else value:
-            _json_value(name, kind.element, one, replace(rules, id=()), doubts)
+        for element in value.values() if is_map else value:
+            _json_value(name, kind.element, element, replace(rules, id=()), doubts)
         return None
     if kind.word == "json":
         if _holds_constant(value):
-            raise _BadError(f"{name} holds what is no JSON")
+            raise _BadError(f"{name} has a value that is not JSON")
         return None
     if kind.word == "boolean":
         if not isinstance(value, bool):
@@ -269,7 +270,7 @@ def _json_value(
     if kind.word == "decimal" and isinstance(value, str) and not isinstance(value, _Number):
         if rules.typed and _DIGITS.fullmatch(value):
             return _decimal(name, kind, value)
-        doubts.append(f"{name} is a decimal written as text")
+        doubts.append(f"{name} is a decimal in quotes")
         return value
     textual = kind.word in ("string", "timestamp", "date", "binary")
     if not isinstance(value, str) or isinstance(value, _Number) == textual:
@@ -295,7 +296,7 @@ def _csv_value(
     if not re.fullmatch(plain, text, re.ASCII):
         hexadecimal = re.match(r"\s*0[xX]", text)
         if not hexadecimal and re.fullmatch(r"\s*([-+.]?\d.*|true|false)\s*", text, re.I | re.S):
-            doubts.append(f"the field {text[:40]!r} may be read as {kind.word}")
+            doubts.append(f"readers may accept the field {text[:40]!r} as {kind.word}")
             return text.strip()
         raise _BadError(f"{name} is not a {kind.word}")
     return _number(name, kind, text, rules, doubts)
@@ -304,19 +305,19 @@ def _csv_value(
 def _number(
     name: str, kind: ColumnType, value: str, rules: Rules, doubts: list[str]
 ) -> str:
-    """As `_text`. Whether zeros behind a decimal's last digit count has depended on the reader, and
-    how far a zero may have its point moved."""
-    found = _text(name, kind, value, rules)
+    """A number's text, as in `_text`. Readers differ on a decimal's trailing zeros, and on the
+    exponent of a zero."""
+    result = _text(name, kind, value, rules)
     if kind.word == "decimal":
         if sum(map(str.isdigit, value)) > kind.precision:
-            doubts.append(f"{name} is written with more than {kind.precision} digits")
+            doubts.append(f"{name} has more than {kind.precision} digits, counting zeros")
         elif not Decimal(value) and "e" in value.lower():
             doubts.append(f"{name} is a zero with an exponent")
-    return found
+    return result
 
 
 def _text(name: str, kind: ColumnType, value: str, rules: Rules) -> str:
-    """A value's text as DuckDB casts it. _BadError when the type cannot hold it."""
+    """A value's text, for DuckDB's cast. Raises _BadError if it does not fit the type."""
     match kind.word:
         case "bigint" | "int" | "smallint":
             bound = 1 << (_INTEGERS[kind.word] - 1)
@@ -336,25 +337,25 @@ def _text(name: str, kind: ColumnType, value: str, rules: Rules) -> str:
                 if _DATE.fullmatch(value):
                     return date.fromisoformat(value).isoformat()
             except ValueError:
-                pass  # It has the form of a date and is none; refused like other text.
+                pass  # A day that no calendar has, such as 2024-02-30.
             raise _BadError(f"{name} is not a date")
     return str(value)
 
 
 def _bytes(name: str, value: str) -> str:
-    """Bytes, as `_blob`. What they are written as must be the one way to do it."""
+    """The bytes of base64 in DuckDB's notation. Refuses base64 that is not canonical."""
     try:
-        found = base64.b64decode(value, validate=True)
+        raw = base64.b64decode(value, validate=True)
     except ValueError as error:
         raise _BadError(f"{name} is not base64") from error
-    if base64.b64encode(found).decode() != value:
-        raise _BadError(f"{name} is not base64 as it is written")
-    return _blob(found)
+    if base64.b64encode(raw).decode() != value:
+        raise _BadError(f"{name} is not canonical base64")
+    return _blob(raw)
 
 
-def _blob(found: bytes) -> str:
-    """Bytes as DuckDB's text of them."""
-    return "".join(f"\\x{byte:02X}" for byte in found)
+def _blob(raw: bytes) -> str:
+    """Bytes in DuckDB's notation."""
+    return "".join(f"\\x{byte:02X}" for byte in raw)
 
 
 def _float(name: str, kind: ColumnType, value: str) -> str:
@@ -375,7 +376,7 @@ def _decimal(name: str, kind: ColumnType, value: str) -> str:
         raise _BadError(f"{name} is not a decimal") from error
     _, digits, exponent = number.as_tuple()
     if len(digits) > 76 or not isinstance(exponent, int) or not -76 <= exponent <= 76:
-        raise _BadError(f"{name} has more digits than a decimal holds")
+        raise _BadError(f"{name} has too many digits for a decimal")
     scaled = int("".join(map(str, digits))) * 10 ** (exponent + kind.scale + 76)
     if scaled >= 10 ** (kind.precision + 76):
         raise _BadError(f"{name} has more than {kind.precision} digits")
@@ -385,10 +386,10 @@ def _decimal(name: str, kind: ColumnType, value: str) -> str:
 
 
 def _timestamp(name: str, value: str, rules: Rules) -> str:
-    found = _TIME.fullmatch(value)
-    if not found:
+    match = _TIME.fullmatch(value)
+    if not match:
         raise _BadError(f"{name} is not a timestamp")
-    day, hour, minute, second, fraction, zone = found.groups()
+    day, hour, minute, second, fraction, zone = match.groups()
     fraction = fraction or ""
     if name in rules.id and fraction[6:].strip("0"):
         raise _BadError(f"{name} has more than six digits of a second")

@@ -1,10 +1,10 @@
-"""The outputs that replays replaced: each has its marker kept aside, beside the one that counts.
+"""The outputs that replays replaced. The archive keeps their markers in `replaced/`.
 
-Generation 1 is the batch's own output: what became of its records is proven by its declaration, and
-what the rows must be by the newest one's. A replay of what another pipeline has replaced has other
-claims than the one before: it stands in the place of generation 1 for all that follow. The files of
-a replaced output are removed some time after, so any of them may be gone; one that is there is
-whole, and no marker that counts lists it.
+Generation 1 is the batch's first output. Its declaration proves the verdicts on the records; the
+newest one's proves the rows. A replay may have other claims than the generation before it, if
+another pipeline has replaced its output. Such a replay takes the place of generation 1 for all
+later ones. collect removes the files of a replaced output some time later. Each remaining file must
+be whole, and no current marker may list it.
 """
 
 import os
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from semel.archive import layout
-from semel.archive.marker import Marker, judged, read_marker
-from semel.audit.files import trouble
+from semel.archive.marker import Marker, judging_output, read_marker
+from semel.audit.files import file_problem
 from semel.audit.verdict import Findings, Offender
 from semel.errors import CorruptionError
 from semel.model.batch import OF_THE_OUTPUT
@@ -23,124 +23,121 @@ from semel.model.manifest import Kind, MarkedFile
 
 _NAME = re.compile(r"b(\d{8,18})-g(\d{4,9})\.json")
 _CHECK = "generations"
-_OWN = (Kind.DATA, Kind.REFUSED)
-_OF_THE_BATCH = (
+_OUTPUT_KINDS = (Kind.DATA, Kind.REFUSED)
+_BATCH_FIELDS = (
     "pipeline", "fence", "request_key", "commit_seq", "batch_time", "interval", "bucket_seconds",
     "admits", "buckets",
 )  # fmt: skip
-"""What a replay leaves as it was."""
+"""Fields of a marker that a replay MUST NOT change."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generations:
-    """The markers of replaced outputs, by batch and generation, and all files that belong to them.
-
-    Those that cannot be read are left out; they were blamed.
-    """
+    """The readable markers of replaced outputs, by batch and generation, and all their files."""
 
     replaced: dict[int, dict[int, Marker]] = field(default_factory=dict)
     paths: frozenset[Path] = frozenset()
 
-    def judged(self, marker: Marker) -> Marker | None:
-        """The marker by which a batch's records were judged. None: it cannot be read."""
-        there = {**self.replaced.get(marker.batch_id, {}), marker.generation: marker}
-        judge = judged([there[number] for number in sorted(there)])
-        return judge if judge.generation == 1 or judge.generation - 1 in there else None
+    def judging_marker(self, marker: Marker) -> Marker | None:
+        """The marker whose declaration judging_output a batch's records. None if it is unreadable."""
+        readable = {**self.replaced.get(marker.batch_id, {}), marker.generation: marker}
+        judge = judging_output([readable[number] for number in sorted(readable)])
+        return judge if judge.generation == 1 or judge.generation - 1 in readable else None
 
     @property
     def markers(self) -> list[Marker]:
         """The markers of all replaced outputs."""
-        return [marker for found in self.replaced.values() for _, marker in sorted(found.items())]
+        return [marker for each in self.replaced.values() for _, marker in sorted(each.items())]
 
     @property
     def numbers(self) -> set[int]:
-        """The numbers of the batches that wrote the replaced outputs."""
-        return {marker.made_by for marker in self.markers}
+        """The ids of the batches that wrote the replaced outputs."""
+        return {marker.writer_id for marker in self.markers}
 
 
-def read(
-    sink: Path | None, kept: Path, markers: list[Marker], findings: Findings
+def read_generations(
+    sink: Path | None, archive: Path, markers: list[Marker], findings: Findings
 ) -> Generations:
-    """Read what was kept aside, after the markers, and hold it against them.
+    """Read the markers in `replaced/`, and compare them with `markers`, which were read earlier.
 
-    A marker that is kept aside and not replaced yet proves nothing: its replay is being finalized.
+    Skips a copy of a marker that is still the newest one: finalize is at work on its replay.
     """
     newest = {marker.batch_id: marker for marker in markers}
     replaced: dict[int, dict[int, Marker]] = {m.batch_id: {} for m in markers if m.generation > 1}
     unreadable: set[tuple[int, int]] = set()
     paths = set()
-    for path in _kept_aside(kept):
+    for path in _replaced_marker_paths(archive):
         match = _NAME.fullmatch(path.name)
         batch, generation = (int(match[1]), int(match[2])) if match else (0, 0)
-        if path != layout.replaced(kept, batch, generation):
+        if path != layout.replaced_marker(archive, batch, generation):
             continue
         paths.add(path)
         marker = newest.get(batch)
         if marker is None:
-            what = f"it was kept aside, but batch {batch} has no marker"
+            what = f"this replaced marker belongs to batch {batch}, which has no current marker"
             findings.blame(_CHECK, Offender(what=what, batch=batch, file=str(path)))
         elif generation < marker.generation:
             try:
                 replaced[batch][generation] = read_marker(path, sink)
-                _ = replaced[batch][generation].claims  # From here on they can be read.
+                _ = replaced[batch][generation].claims  # Raises here, if anywhere: they are cached.
             except CorruptionError as error:
                 unreadable.add((batch, generation))
                 replaced[batch].pop(generation, None)
                 findings.blame(_CHECK, Offender(what=str(error), batch=batch, file=str(path)))
-    found = Generations(replaced=replaced)
-    _check(kept, newest, found, unreadable, findings)
-    own = {_path(m, f) for m in found.markers for f in _left(m, newest[m.batch_id])}
-    return replace(found, paths=frozenset(paths | own))
+    result = Generations(replaced=replaced)
+    _check_generations(archive, newest, result, unreadable, findings)
+    files = {_path(m, f) for m in result.markers for f in _replaced_files(m, newest[m.batch_id])}
+    return replace(result, paths=frozenset(paths | files))
 
 
-def _kept_aside(kept: Path) -> list[Path]:
-    return sorted(layout.replaced(kept, 0, 1).parent.glob("*"))
+def _replaced_marker_paths(archive: Path) -> list[Path]:
+    return sorted(layout.replaced_marker(archive, 0, 1).parent.glob("*"))
 
 
-def _files(marker: Marker) -> list[MarkedFile]:
-    """The files of an output itself, which go some time after it was replaced."""
-    of_files = _OWN if marker.sink else _OWN[1:]
-    return [file for file in marker.files if file.kind in of_files]
+def _output_files(marker: Marker) -> list[MarkedFile]:
+    """The files with an output's rows, which collect removes some time after a replay."""
+    kinds = _OUTPUT_KINDS if marker.sink else _OUTPUT_KINDS[1:]
+    return [file for file in marker.files if file.kind in kinds]
 
 
-def _left(old: Marker, newest: Marker) -> list[MarkedFile]:
-    """The files of a replaced output that the newest one does not take over. Decisions and dead
-    letters of one whose records were judged anew since stay there.
+def _replaced_files(old: Marker, newest: Marker) -> list[MarkedFile]:
+    """The files of a replaced output that the newest one does not share. If a later replay has
+    judging_output the records again, decisions and dead letters stay in the archive.
     """
-    beside = _beside(old) if old.claims != newest.claims else ()
-    return [*_files(old), *beside]
+    verdicts = _shared_files(old) if old.claims != newest.claims else ()
+    return [*_output_files(old), *verdicts]
 
 
 def _path(marker: Marker, file: MarkedFile) -> Path:
     return Path(os.path.normpath(marker.path_of(file)))
 
 
-def _check(
-    kept: Path,
+def _check_generations(
+    archive: Path,
     newest: dict[int, Marker],
-    found: Generations,
+    read: Generations,
     unreadable: set[tuple[int, int]],
     findings: Findings,
 ) -> None:
-    counted = {_path(m, f) for m in newest.values() for f in m.files if m.sink or f.kind != "data"}
-    made: dict[int, Marker] = {}
-    for marker in (*newest.values(), *found.markers):
-        other = made.setdefault(marker.made_by, marker)
+    current = {_path(m, f) for m in newest.values() for f in m.files if m.sink or f.kind != "data"}
+    by_writer: dict[int, Marker] = {}
+    for marker in (*newest.values(), *read.markers):
+        other = by_writer.setdefault(marker.writer_id, marker)
         if other is not marker:
-            what = f"batch {marker.made_by} made it, and generation {other.generation} of batch "
-            what += f"{other.batch_id} too"
+            what = f"batch {marker.writer_id} wrote this output and also generation "
+            what += f"{other.generation} of batch {other.batch_id}"
             _blame(findings, marker, what)
-    for batch, before in found.replaced.items():
+    for batch, generations in read.replaced.items():
         marker = newest[batch]
         for generation in range(1, marker.generation):
             findings.examine(_CHECK)
-            old = before.get(generation)
+            old = generations.get(generation)
             if old is not None:
-                for what, path in _troubles(old, marker, before, counted):
+                for what, path in _problems(old, marker, generations, current):
                     _blame(findings, old, what, path)
             elif (batch, generation) not in unreadable:
-                path = layout.replaced(kept, batch, generation)
-                what = f"generation {generation} was replaced, and its marker is gone"
+                path = layout.replaced_marker(archive, batch, generation)
+                what = f"a replay replaced generation {generation}, and its marker is missing"
                 findings.blame(_CHECK, Offender(what=what, batch=batch, file=str(path)))
 
 
@@ -150,55 +147,58 @@ def _blame(findings: Findings, marker: Marker, what: str, path: Path | None = No
     findings.blame(_CHECK, Offender(what=what, batch=marker.batch_id, file=file))
 
 
-def _troubles(
-    old: Marker, newest: Marker, before: dict[int, Marker], counted: set[Path]
+def _problems(
+    old: Marker, newest: Marker, generations: dict[int, Marker], current: set[Path]
 ) -> list[tuple[str, Path | None]]:
-    """What is wrong with a replaced output, and the file that it is about, if not its marker."""
-    found: list[tuple[str, Path | None]] = []
-    for name in _OF_THE_BATCH:
+    """The problems of a replaced output, each with its file; None stands for the marker."""
+    problems: list[tuple[str, Path | None]] = []
+    for name in _BATCH_FIELDS:
         if getattr(old, name) != getattr(newest, name):
-            found.append((f"its {name} is another than that of the marker", None))
-    after = before.get(old.generation + 1, newest)
-    found += _differences(old, after)
-    if after.made_by <= old.made_by:
-        found.append((f"batch {old.made_by} made it, and batch {after.made_by} replaced it", None))
-    if old.sink and sum(file.records for file in _files(old)) != old.counts.rows_written:
-        found.append((f"its files do not hold its {old.counts.rows_written} rows", None))
-    for file in _files(old):
+            problems.append((f"its {name} differs from the current marker's", None))
+    successor = generations.get(old.generation + 1, newest)
+    problems += _differences(old, successor)
+    if successor.writer_id <= old.writer_id:
+        what = f"batch {old.writer_id} wrote it, and batch {successor.writer_id} replaced it"
+        problems.append((f"{what}; a replay must be a later batch", None))
+    if old.sink and sum(file.records for file in _output_files(old)) != old.counts.rows_written:
+        problems.append((f"its files do not have its {old.counts.rows_written} rows", None))
+    for file in _output_files(old):
         path = _path(old, file)
-        if path in counted:
-            found.append(("it was replaced, and a marker that counts lists it", path))
-        # Looked for last: it may be removed just now.
-        elif (what := trouble(path, file, old.spec.sink.format)) and os.path.lexists(path):
-            found.append((what, path))
-    return found
+        if path in current:
+            problems.append(("a replay replaced it, but a current marker lists it", path))
+        # Test existence last: collect may be removing it.
+        elif (what := file_problem(path, file, old.spec.sink.format)) and os.path.lexists(path):
+            problems.append((what, path))
+    return problems
 
 
-def _differences(old: Marker, after: Marker) -> Iterator[tuple[str, None]]:
-    """What a replay has not left as it was, of the ranges that it has not claimed itself. What it
-    has claimed anew is held against itself: what was read of it may be gone.
+def _differences(old: Marker, successor: Marker) -> Iterator[tuple[str, None]]:
+    """Changes that a replay must not make. A replay with claims of its own is not comparable with
+    `old`, so this then only checks the counts of `old`: its source may no longer exist.
     """
-    if old.claims != after.claims:
-        parts = [{c.ordinal: c.name for c in marker.claims} for marker in (old, after)]
-        if after.spec.record_id or parts[0] != parts[1]:
-            yield "it claims other ranges than the marker", None
+    if old.claims != successor.claims:
+        parts = [{c.ordinal: c.name for c in marker.claims} for marker in (old, successor)]
+        if successor.spec.record_id or parts[0] != parts[1]:
+            yield "it claims other ranges than its replay", None
         counts, claimed = old.counts, sum(c.end - c.start for c in old.claims)
-        if counts.records_read != claimed or not counts.accounted:
-            yield f"its counts do not add up to the {claimed} records that it claims", None
+        if counts.records_read != claimed or not counts.add_up:
+            yield f"its counts do not add up to its {claimed} claimed records", None
         kinds = (Kind.DECISIONS, Kind.DEAD_LETTERS)
         dropped = sum(file.records for kind in kinds for file in old.of_kind(kind))
         if dropped != claimed - counts.survivors:
-            yield f"its decisions and dead letters are {dropped} records, not as counted", None
+            expected = claimed - counts.survivors
+            yield f"it has {dropped} decisions and dead letters, not {expected}", None
         return
-    if old.input_digest != after.input_digest:
-        yield "its input_digest is another than that of the marker", None
-    for name, said in vars(old.counts).items():
-        there = getattr(after.counts, name)
-        if name not in OF_THE_OUTPUT and said != there:
-            yield f"its marker says {name} = {said}, the one that counts {there}", None
-    if _beside(old) != _beside(after) and not after.erased:
-        yield "it has other decisions, dead letters, ids or claims than the marker", None
+    if old.input_digest != successor.input_digest:
+        yield "its input_digest differs from its replay's", None
+    for name, number in vars(old.counts).items():
+        later = getattr(successor.counts, name)
+        if name not in OF_THE_OUTPUT and number != later:
+            yield f"its marker has {name} = {number}, its replay's has {later}", None
+    if _shared_files(old) != _shared_files(successor) and not successor.erased:
+        yield "its decisions, dead letters, ids or claims differ from its replay's", None
 
 
-def _beside(marker: Marker) -> set[MarkedFile]:
-    return {file for file in marker.files if file.kind not in _OWN}
+def _shared_files(marker: Marker) -> set[MarkedFile]:
+    """The files that a replay takes over: decisions, dead letters, ids and claims."""
+    return {file for file in marker.files if file.kind not in _OUTPUT_KINDS}

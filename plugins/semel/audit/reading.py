@@ -1,9 +1,8 @@
-"""Reading the source again: each claimed range once more, by what its batch's markers declare.
+"""Reads each claimed range of the source a second time, by the declarations in the markers.
 
-A batch that was replayed is read by its first declaration, which its verdicts are of, and by the
-newest one where that reads the source otherwise: what the rows must be is by that one. The records
-of an admission are the dead letters that were left to it, in the ranges of the batch that they are
-of.
+For a replayed batch it uses the first declaration, which has judged its records. If the newest one
+reads the source differently, it reads by that one too, because it determines the rows. The records
+of an admission are dead letters, in the claims of the batch that they come from.
 """
 
 from collections.abc import Iterator
@@ -24,19 +23,19 @@ from semel.errors import CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.model.reasons import Reason
 from semel.pipeline.spec import Spec
-from semel.sources.reread import Auditor, ClaimedRecords, RecordsLostError, auditor
+from semel.sources.reread import Auditor, ClaimedRecords, RecordsLostError, open_auditor
 from semel.sources.spec import SourceSpec
 
 _Places = dict[int, np.ndarray] | None
-"""Offsets (int64) by source partition of the records that count; None: all do."""
+"""The offsets (int64) to read, by source partition. None: all."""
 
 
 class Reading:
     """Reads the records of all batches into the engine's tables `source` and `reread`.
 
-    Afterwards `lost` are the batches that cannot be proven, `gone` those of them whose records the
-    source has deleted as it was to, `reread` those that were read by two declarations,
-    `wrong_bytes` the dead letters that keep other bytes than the source has.
+    The results are sets. `unproven`: batches that cannot be proven; `expired`: those whose records
+    the source has deleted, as it may; `read_twice`: batches read by two declarations;
+    `wrong_bytes`: dead letters whose bytes differ from the source's.
     """
 
     def __init__(
@@ -51,13 +50,13 @@ class Reading:
         self._spec, self._markers, self._replaced = spec, markers, replaced
         self._letters, self._findings = letters, findings
         self._reader = SourceReader(engine, letters)
-        self._again = SourceReader(engine, letters, "reread")
+        self._second_reader = SourceReader(engine, letters, "reread")
         self._open = ExitStack()
         self._auditors: dict[str, Auditor] = {}
-        self._seen: dict[int, _Seen] = {}
-        self.lost: set[int] = set()
-        self.gone: set[int] = set()
-        self.reread: set[int] = set()
+        self._tallies: dict[int, ReadTally] = {}
+        self.unproven: set[int] = set()
+        self.expired: set[int] = set()
+        self.read_twice: set[int] = set()
 
     @property
     def wrong_bytes(self) -> set[tuple[int, int, int]]:
@@ -66,16 +65,16 @@ class Reading:
     def run(self) -> None:
         with self._open:
             for marker in self._markers:
-                first = self._replaced.judged(marker)
-                if first is None:  # Blamed before: nobody knows by what its records were judged.
-                    self.lost.add(marker.batch_id)
+                first = self._replaced.judging_marker(marker)
+                if first is None:  # `generations` has blamed the missing declaration.
+                    self.unproven.add(marker.batch_id)
                     continue
                 # Keeps ER3.
                 if any(one.records for one in marker.erased):
-                    self._forget(marker)
+                    self._mark_expired(marker)
                     continue
                 try:
-                    places = self._left_to(marker)
+                    places = self._admitted_offsets(marker)
                 except SourceError as error:
                     self._blame(marker, None, error)
                     continue
@@ -84,27 +83,28 @@ class Reading:
                     if places is None or claim.source_partition_id in places:
                         self._findings.examine("source")
                         self._read_claim(marker, first, claim, places)
-                if self._compacted(marker, claims):
-                    self._forget(marker)
+                if self._is_compacted(marker, claims):
+                    self._mark_expired(marker)
             self._reader.flush()
-            self._again.flush()
+            self._second_reader.flush()
 
     def bytes_read(self, marker: Marker) -> int:
-        """The bytes of the source that a batch was the first to read."""
+        """The bytes that a batch has read from the source. 0 for an admission."""
         if marker.spec.source.counts_bytes:
             return sum(claim.end - claim.start for claim in marker.claims)
-        seen = self._seen.get(marker.batch_id)
-        return seen.bytes if seen and marker.admits is None else 0
+        tally = self._tallies.get(marker.batch_id)
+        return tally.bytes if tally and marker.admits is None else 0
 
     def _read_claim(self, marker: Marker, first: Marker, claim: Claim, places: _Places) -> None:
-        seen = self._seen.setdefault(marker.batch_id, _Seen())
+        tally = self._tallies.setdefault(marker.batch_id, ReadTally())
         try:
-            then = self._read(self._reader, first, claim, places, seen)
+            then = self._read(self._reader, first, claim, places, tally)
             if first is not marker:
-                now = self._read(self._again, marker, claim, places, _Seen(), unless=then)
-                self.reread |= {marker.batch_id} if now != then else set()
+                reader = self._second_reader
+                now = self._read(reader, marker, claim, places, ReadTally(), unless=then)
+                self.read_twice |= {marker.batch_id} if now != then else set()
         except RecordsLostError:
-            self._forget(marker)
+            self._mark_expired(marker)
         except (SourceError, CorruptionError, OSError) as error:
             self._blame(marker, claim, error)
 
@@ -114,50 +114,53 @@ class Reading:
         marker: Marker,
         claim: Claim,
         places: _Places,
-        seen: "_Seen",
+        tally: "ReadTally",
         unless: fast.LineDialect | None = None,
     ) -> fast.LineDialect:
-        """Read a claim's records by a marker's declaration. Returns what that makes of them; where
-        this is `unless`, they are not read.
+        """Read a claim's records by a marker's declaration, unless their dialect is `unless`.
+
+        Returns the dialect.
         """
         source = marker.spec.source
         auditor, record_id = self._auditor(source), marker.spec.record_id
         header, pieces = auditor.read(claim, marker.batch_id, source, record_id)
-        seen.gaps += claim.end - claim.start
+        tally.gaps += claim.end - claim.start
         dialect = self._dialect(marker, header)
-        for piece in _at(places, pieces) if dialect != unless else ():
-            seen.add(piece)
+        for piece in _at_places(places, pieces) if dialect != unless else ():
+            tally.add(piece)
             self._check_schemas(marker, piece)
             reader.read(piece, dialect)
         return dialect
 
-    def _forget(self, marker: Marker) -> None:
-        self.lost.add(marker.batch_id)
-        self.gone.add(marker.batch_id)
+    def _mark_expired(self, marker: Marker) -> None:
+        self.unproven.add(marker.batch_id)
+        self.expired.add(marker.batch_id)
 
-    def _compacted(self, marker: Marker, claims: list[Claim]) -> bool:
-        """Whether compaction has taken records of a batch: as many as are missing, or more."""
-        seen = self._seen.get(marker.batch_id)
-        if seen is None or marker.batch_id in self.lost:
+    def _is_compacted(self, marker: Marker, claims: list[Claim]) -> bool:
+        """True if log compaction removed at least as many records as the batch is missing."""
+        tally = self._tallies.get(marker.batch_id)
+        if tally is None or marker.batch_id in self.unproven:
             return False
-        missing = marker.counts.records_read - seen.records
-        compacted = self._auditor(marker.spec.source).compacted
-        return 0 < missing <= seen.gaps and any(map(compacted, claims))
+        missing = marker.counts.records_read - tally.records
+        compacted = self._auditor(marker.spec.source).is_compacted
+        return 0 < missing <= tally.gaps and any(map(compacted, claims))
 
     def _auditor(self, then: SourceSpec) -> Auditor:
-        """What reads claims of a kind of source, where the pipeline declares it to be now."""
+        """The second reader for claims of this kind of source. Uses the current declaration, if it
+        has the same kind.
+        """
         if then.type not in self._auditors:
             now = self._spec.source
             declared = now if now.type == then.type else then
             markers = (m for m in self._markers if m.spec.source.type == then.type)
             claims = (claim for marker in markers for claim in marker.claims)
-            self._auditors[then.type] = self._open.enter_context(auditor(declared, claims))
+            self._auditors[then.type] = self._open.enter_context(open_auditor(declared, claims))
         return self._auditors[then.type]
 
-    def _left_to(self, marker: Marker) -> _Places:
-        """The dead letters that were left to an admission, None of another batch.
+    def _admitted_offsets(self, marker: Marker) -> _Places:
+        """The offsets of the dead letters that an admission judged. None for other batches.
 
-        SourceError: its markers do not tell which.
+        Raises SourceError if the markers do not determine them.
         """
         if marker.admits is None:
             return None
@@ -168,51 +171,53 @@ class Reading:
             if m.admits and m.admits.batch_id == root and m.commit_seq < marker.commit_seq
         }
         if number in others:
-            raise SourceError(f"batch {others[number]} judged the same dead letters of {root}")
+            raise SourceError(
+                f"batch {others[number]} judged the same dead letters of batch {root}"
+            )
         if not any(m.batch_id == root and m.admits is None for m in self._markers):
-            raise SourceError(f"batch {root}, whose dead letters it judged, has no marker")
+            raise SourceError(f"it judged dead letters of batch {root}, which has no marker")
         if number > 1 and number - 1 not in others:
-            raise SourceError(f"no marker is of admission {number - 1} of batch {root}")
-        before = others[number - 1] if number > 1 else root
+            raise SourceError(f"admission {number - 1} of batch {root} has no marker")
+        previous = others[number - 1] if number > 1 else root
         return {
-            part: np.fromiter(found, np.int64, len(found))
-            for (batch, part), found in self._letters.items()
-            if batch == before
+            part: np.fromiter(letters, np.int64, len(letters))
+            for (batch, part), letters in self._letters.items()
+            if batch == previous
         }
 
     # Keeps KS8.
     def _check_schemas(self, marker: Marker, piece: ClaimedRecords) -> None:
-        """SourceError: a value was read by a schema that nobody has any more."""
+        """Raises SourceError if a record needs a schema that no longer exists, and is not a dead
+        letter for that reason.
+        """
         letters = self._letters.get((marker.batch_id, piece.claim.source_partition_id), {})
-        for at, why in piece.unknown.items():
-            told = letters.get(int(piece.positions[at]), ())
-            if piece.kept[at] and not any(reason == Reason.unknown_schema for reason, _ in told):
+        for at, why in piece.unreadable.items():
+            reasons = [reason for reason, _ in letters.get(int(piece.positions[at]), ())]
+            if piece.is_record[at] and Reason.unknown_schema not in reasons:
                 raise SourceError(why)
 
     # Keeps R3.
     def _dialect(self, marker: Marker, header: tuple[str, ...]) -> fast.LineDialect:
         if marker.parser_rules != PARSER_RULES:
             raise SourceError(
-                f"its records were judged by rules {marker.parser_rules} of semel's parser, and this "
-                f"semel has rules {PARSER_RULES}; audit it with the semel that wrote it"
+                f"it used rules {marker.parser_rules} of semel's parser, and this version of semel "
+                f"has rules {PARSER_RULES}. Audit it with the version that wrote it"
             )
         source = marker.spec.source
-        own = source.columns.keys() - source.beside.keys()
+        in_text = source.columns.keys() - source.unparsed_columns.keys()
         other = {n: column for column, rule in source.column_rules.items() for n in rule.names}
         columns = tuple(other.get(name, name) for name in header)
-        lacking = {name for name in own - {*columns} if not _may_lack(source, name)}
-        if lacking or {*columns} - own or len({*columns}) < len(columns):
-            told = self._spec.limits.log_samples
-            raise SourceError(
-                f"its CSV header names {list(header) if told else f'{len(header)} columns'}"
-            )
+        lacking = {name for name in in_text - {*columns} if not _is_optional(source, name)}
+        if lacking or {*columns} - in_text or len({*columns}) < len(columns):
+            names = list(header) if self._spec.limits.log_samples else f"{len(header)} columns"
+            raise SourceError(f"its CSV header does not fit the declaration: it names {names}")
         return fast.dialect(marker.spec, columns, marker.bucket_seconds)
 
     def _blame(self, marker: Marker, claim: Claim | None, error: Exception) -> None:
-        if marker.erased and isinstance(error, SourceError):  # Its source was erased, too.
-            self._forget(marker)
+        if marker.erased and isinstance(error, SourceError):  # The erasure included its source.
+            self._mark_expired(marker)
             return
-        self.lost.add(marker.batch_id)
+        self.unproven.add(marker.batch_id)
         offender = Offender(
             what=f"batch {marker.batch_id} cannot be proven: {error}",
             batch=marker.batch_id,
@@ -222,39 +227,39 @@ class Reading:
         self._findings.blame("source", offender)
 
 
-def _may_lack(source: SourceSpec, column: str) -> bool:
-    """Whether a file need not have a column."""
+def _is_optional(source: SourceSpec, column: str) -> bool:
+    """True if files may lack this column."""
     rule = source.column_rules.get(column)
     return rule is not None and rule.optional
 
 
 @dataclass
-class _Seen:
-    """What was read of a batch's claims. `gaps`: positions without anything, where they count
-    records."""
+class ReadTally:
+    """The amount that the audit read of a batch's claims. `gaps`: positions without a record, if
+    positions count records."""
 
     records: int = 0
     bytes: int = 0
     gaps: int = 0
 
     def add(self, piece: ClaimedRecords) -> None:
-        self.records += int(np.count_nonzero(piece.kept))
+        self.records += int(np.count_nonzero(piece.is_record))
         self.bytes += piece.bytes_read
-        self.gaps -= len(piece.kept)
+        self.gaps -= len(piece.is_record)
 
 
 def claims_of(marker: Marker, markers: list[Marker]) -> tuple[Claim, ...]:
-    """The ranges that a batch's records lie in: its own, or those of the batch that it admits."""
+    """The ranges with a batch's records. An admission has those of its root."""
     if marker.admits is None:
         return marker.claims
-    whose = (m for m in markers if m.batch_id == marker.admits.batch_id)
-    return next((m.claims for m in whose), ())
+    roots = (m for m in markers if m.batch_id == marker.admits.batch_id)
+    return next((m.claims for m in roots), ())
 
 
-def _at(places: _Places, pieces: Iterator[ClaimedRecords]) -> Iterator[ClaimedRecords]:
-    """Keep only the records at `places`. None: keep all."""
+def _at_places(places: _Places, pieces: Iterator[ClaimedRecords]) -> Iterator[ClaimedRecords]:
+    """Drop records outside of `places`, if it is not None."""
     for piece in pieces:
         if places is not None:
-            own = places.get(piece.claim.source_partition_id, ())
-            piece = replace(piece, kept=piece.kept & np.isin(piece.positions, own))
+            offsets = places.get(piece.claim.source_partition_id, ())
+            piece = replace(piece, is_record=piece.is_record & np.isin(piece.positions, offsets))
         yield piece

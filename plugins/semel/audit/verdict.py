@@ -1,4 +1,4 @@
-"""What the audit found: a verdict of named checks, each with its count and the first offenders."""
+"""The audit's verdict: named checks, each with its count and the first offenders."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -6,35 +6,35 @@ from typing import Any
 from semel.model.batch import Counts
 
 AUDIT_OFFENDERS_SHOWN = 5
-"""Records or files that the audit shows for each broken promise; all are counted."""
+"""Records or files that the audit shows for each broken promise. It counts all of them."""
 
 PROMISES = {
-    "markers": "each marker is whole, and no place in the order of commits is empty",
-    "files": "each listed file is there, listed once, with its size, checksum and rows, in the "
-    "folder of their times",
-    "strays": "no output, row, decisions or dead-letter file is there that no marker lists",
-    "generations": "what a replay replaced has its marker kept, of the same account, and its files "
-    "whole or gone",
-    "code": "the archive has each text that a marker's code names, as it ran",
-    "claims": "nothing of the source is claimed twice",
-    "source": "each claimed range is still in the source: of a file with the bytes around it "
-    "unchanged, of a topic under the same id, or deleted by its retention",
+    "markers": "each marker is whole, and each commit number has one",
+    "files": "each listed file exists, is listed once, and has its size, checksum and rows; their "
+    "times belong to its folder",
+    "strays": "a marker lists each output file, row, decisions file and dead-letter file",
+    "generations": "each replaced output still has its marker, with the same counts; its files are "
+    "whole or removed",
+    "code": "the archive has each text of a marker's code, as it ran",
+    "claims": "no batch claims a range of the source that another batch has claimed",
+    "source": "the source still has each claimed range (of a file: with unchanged bytes around it; "
+    "of a topic: under the same id), or its retention has deleted it",
     "accounted": "each record is one of survivor, decision, dead letter; none is invented",
     "records": "each survivor and each decision is a record of the declared schema, with its id",
-    "dead letters": "each dead letter keeps the record's bytes, and its reason is true of them",
+    "dead letters": "each dead letter keeps the record's bytes, and its reason fits them",
     "decisions": "each duplicate has its first record among the survivors",
-    "ids": "no id survives twice within the horizon, of what was made exactly once",
+    "ids": "in batches written exactly once, no id survives twice within the horizon",
     "output": "the output holds each survivor once, and nothing else",
     "content": "each output row holds the values of its record (only without transforms)",
-    "sums": "the account of each marker is what source and files show",
+    "sums": "the counts of each marker equal those of source and files",
 }
-"""The checks in their order, each with what it proves."""
+"""The checks in their order, each with the statement that it proves."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Offender:
-    """One thing that breaks a promise. `file` is the source's or the sink's; `offset` is the
-    place in it, in the source's unit."""
+    """One thing that breaks a promise. `file` belongs to the source or the sink; `offset` is in
+    the source's unit."""
 
     what: str
     batch: int | None = None
@@ -45,7 +45,7 @@ class Offender:
 
 @dataclass(frozen=True, kw_only=True)
 class Obligation:
-    """One proof obligation: how many things were examined, how many broke it, the first of them."""
+    """One proof obligation: how many things it examined, how many broke it, the first few."""
 
     name: str
     examined: int
@@ -63,12 +63,12 @@ class Obligation:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditVerdict:
-    """The outcome of an audit. `proved_by` says by what output rows were matched to survivors.
+    """The outcome of an audit. `proved_by`: how the audit matched output rows to survivors.
 
-    `gone`: how many of the batches cannot be proven, because a topic's retention or compaction has
-    deleted what they read, or the retention of the sink's what they wrote. `replayed`: of how many
-    a replay made the output that counts. `to_replay`: the batches, as runs [first, last],
-    of whose output some is gone, and which a replay makes again, as far as output and markers tell.
+    `gone`: the number of batches without proof, because retention or compaction has deleted their
+    records from the source or their rows from the sink. `replayed`: the number of batches whose
+    current output is from a replay. `to_replay`: batches that lack output and that a replay can
+    restore, judging by output and markers alone; as runs [first, last].
     """
 
     pipeline: str
@@ -96,7 +96,7 @@ class AuditVerdict:
 
 
 class Findings:
-    """Collects what the checks find: the first offenders of each are kept, all are counted."""
+    """Collects the results of the checks: it counts all offenders and keeps each check's first."""
 
     def __init__(self) -> None:
         self._examined = dict.fromkeys(PROMISES, 0)
@@ -107,7 +107,7 @@ class Findings:
         self._examined[name] += count
 
     def blame(self, name: str, offender: Offender | None, *, count: int = 1) -> None:
-        """Count `count` broken things, of which `offender` is one to show."""
+        """Count `count` offenders. `offender` is the one to show, if any."""
         self._broken[name] += count
         if offender is not None and len(self._offenders[name]) < AUDIT_OFFENDERS_SHOWN:
             self._offenders[name].append(offender)

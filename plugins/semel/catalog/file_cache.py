@@ -1,4 +1,4 @@
-"""Room for the files of a cache: a bound that many processes keep, without a look at each file."""
+"""Bounds the size of a folder of cached files, for many processes, mostly without listing it."""
 
 import fcntl
 import os
@@ -7,16 +7,16 @@ from pathlib import Path
 
 _NAME = ".room"
 _DIGITS_MAX = 19
-_KEPT = 7 / 8  # Of a full cache: what goes at once pays for the look at all the rest.
+_CLEARED_SHARE = 7 / 8  # Clearing a full cache to this share makes the next listing rare.
 
 
-class Room:
-    """How many bytes the files of a folder may have together.
+class CacheSpace:
+    """A limit for the total size of the files of a folder.
 
-    How it works: a file in the folder holds what was taken since all files were last looked at, and
-    is locked while it is changed. Only when that fills the room, or says nothing, are the files
-    looked at; those that were unused for longest go, and the true number is written down. What is
-    counted and then not written, or removed by hand, only makes the next look come sooner.
+    How it works: a locked file in the folder counts the bytes reserved since the last listing. Only
+    when the count reaches the limit or is unreadable, it lists the files, removes the least
+    recently used ones, and corrects the count. Bytes reserved but never written, and files removed
+    by hand, only make the next listing come sooner.
     """
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
@@ -24,34 +24,34 @@ class Room:
         self._bytes_max = bytes_max
 
     def take(self, count: int) -> None:
-        """Make room for a file of `count` bytes, before it is written."""
+        """Reserve space for a file of `count` bytes, before it is written."""
         handle = os.open(self._folder / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            taken = _number(os.pread(handle, _DIGITS_MAX + 1, 0))
-            if taken is None or taken + count > self._bytes_max:
-                taken = self._clear(count)
+            used = _number(os.pread(handle, _DIGITS_MAX + 1, 0))
+            if used is None or used + count > self._bytes_max:
+                used = self._clear(count)
             os.ftruncate(handle, 0)
-            os.pwrite(handle, str(taken + count).encode(), 0)
+            os.pwrite(handle, str(used + count).encode(), 0)
         finally:
             os.close(handle)
 
     def _clear(self, count: int) -> int:
-        """Remove files until `count` bytes fit well. Returns the bytes of those that stay."""
+        """Remove files until `count` bytes fit easily. Returns the bytes of the other files."""
         files = []
         with os.scandir(self._folder) as entries:
             for entry in entries:
-                with suppress(FileNotFoundError):  # Who fetched it has renamed it meanwhile.
+                with suppress(FileNotFoundError):  # Another process has renamed it after fetching.
                     if entry.name != _NAME and entry.is_file():
-                        found = entry.stat()
-                        files.append((found.st_mtime_ns, found.st_size, entry.path))
+                        status = entry.stat()
+                        files.append((status.st_mtime_ns, status.st_size, entry.path))
         total = sum(size for _, size, _ in files)
         if total + count <= self._bytes_max:
             return total
         for _, size, path in sorted(files):
-            if total + count <= _KEPT * self._bytes_max:
+            if total + count <= _CLEARED_SHARE * self._bytes_max:
                 break
-            # Who has it mapped keeps its bytes.
+            # Processes that have mapped the file can still read it.
             with suppress(FileNotFoundError):
                 os.unlink(path)
             total -= size

@@ -1,18 +1,17 @@
-"""Record ids as hashes: 64 bits to sort, filter and look up by (h1), 32 to tell ids apart (h2).
+"""Hashes of record ids: h1 (64 bits) to sort, filter and look up, h2 (32 bits) to distinguish ids.
 
-The encoding is part of what the catalog stores, so it may never change: ids outlive versions.
+The catalog stores these hashes, so the encoding may never change: ids outlive versions.
 
-1. A value becomes bytes: text its UTF-8, binary itself, an integer 8 bytes (little endian, signed),
-   a timestamp the same of its microseconds since 1970 in UTC, a date the same of its days, a
-   boolean the same of 0 or 1, a decimal 32 bytes (little endian) of the value times 10^38. So it
-   does not matter in which format, width or scale the value was read.
-2. One id column: its bytes are hashed as they are. Several: each column's bytes are hashed by
-   themselves, and the 16-byte hashes (xxh3_64, xxhash64, little endian), in declared order, are
-   hashed again; so ("a", "bc") is not ("ab", "c"). The scope's bucket is one more column, before
-   them.
+1. Encode each value as bytes, independent of the format, width or scale in which it was read. Text:
+   UTF-8. Binary: unchanged. Integer: 8 bytes (little endian, signed). Timestamp: its microseconds
+   since 1970 in UTC, as an integer. Date: its days, as an integer. Boolean: 0 or 1, as an integer.
+   Decimal: 32 bytes (little endian) of the value times 10^38.
+2. Hash a single id column directly. With several, hash each column, concatenate the 16-byte hashes
+   (xxh3_64, xxhash64, little endian) in declared order, and hash them again; so ("a", "bc") differs
+   from ("ab", "c"). The scope's bucket is an additional first column.
 3. h1 = xxh3_64. h2 = the low 32 bits of xxhash64, the shard = its high 32 bits modulo the shards.
-   Shard, order by h1 and h2 are independent: shards cut from h1 would leave most of the blocks of a
-   shard's filter empty and the others overfull.
+   Shard, order by h1 and h2 are independent. Shards taken from h1 would leave most blocks of a
+   shard's filter empty and overfill the others.
 """
 
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ _DECIMAL = pa.decimal256(76, 38)
 
 @dataclass(frozen=True, kw_only=True)
 class HashedIds:
-    """The ids of a table's rows, in row order. Where `valid` is false the others mean nothing."""
+    """The ids of a table's rows, in row order. If `valid` is false, ignore the other values."""
 
     h1: np.ndarray
     h2: np.ndarray
@@ -43,8 +42,7 @@ def hash_ids(
     """Hash the id of each row: `columns` in declared order, after its `bucket` (int64) if given.
 
     h1 is uint64, h2 uint32, shard uint16. A null in any column makes a row invalid; an empty text
-    is an id. TypeError for a column that cannot identify (floats, nested values): the spec refuses
-    these.
+    is an id. Raises TypeError for floats and nested values, which the spec refuses.
     """
     parts = [_bytes(table.column(name)) for name in columns]
     valid = np.ones(table.num_rows, dtype=bool)
@@ -75,7 +73,7 @@ def seconds_of(times: pa.ChunkedArray) -> np.ndarray:
 
 
 def _hash(part: pl.Series) -> tuple[np.ndarray, np.ndarray]:
-    """xxh3_64 and xxhash64 of each value. The caller marks nulls as invalid; here they are 0."""
+    """xxh3_64 and xxhash64 of each value; 0 for nulls, which the caller marks as invalid."""
     value = pl.col("value").nchash
     hashed = pl.DataFrame({"value": part}).select(
         value.xxh3_64().fill_null(0).alias("h1"), value.xxhash64().fill_null(0).alias("wide")
@@ -84,7 +82,7 @@ def _hash(part: pl.Series) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _bytes(column: pa.ChunkedArray) -> pl.Series:
-    """Step 1 of the encoding: what is hashed for each value of a column."""
+    """Step 1 of the encoding: the bytes of each value of a column."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type
@@ -118,7 +116,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _fixed(values: np.ndarray, width: int) -> pl.Series:
-    """The bytes of an array as values of `width` bytes each."""
+    """Split the bytes of an array into values of `width` bytes."""
     data = np.ascontiguousarray(values)
     offsets = np.arange(0, data.nbytes + 1, width, dtype=np.int64)
     return pl.from_arrow(

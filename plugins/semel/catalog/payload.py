@@ -1,15 +1,14 @@
-"""The payload of id runs: chunks of ids, the filter, and how ids are looked up in them.
+"""The payload of id runs: stores chunks of ids and the filter, and looks ids up in them.
 
-Of a run its segment table holds two streams, cut into pieces:
+A segment table has two streams for each run, cut into pieces:
 
 INDEX  the Bloom filter (`filter_bytes`), then the directory: the first h1 of each chunk (uint64),
        then the xxh3_64 of each chunk (uint64); cut into pieces of `FILTER_PIECE_BYTES`.
-CHUNK  `limits.IDS_PER_CHUNK` ids a piece, sorted by h1 over the run: their h1 (uint64), then their
-       h2 (uint32). All numbers are little endian.
+CHUNK  `limits.IDS_PER_CHUNK` ids a piece, sorted by h1 across the run: their h1 (uint64), then
+       their h2 (uint32). All numbers are little endian.
 
-The header's checksum is the xxh3_128 of the index. So the checksum guards filter and directory, and
-the directory guards each chunk by itself: a look-up verifies what it reads without reading the
-rest.
+The header's checksum is the xxh3_128 of the index. It verifies filter and directory, and the
+directory verifies each chunk. So a look-up reads and verifies only the chunks that it needs.
 """
 
 import os
@@ -26,24 +25,24 @@ import xxhash
 
 from semel import failpoints, limits
 from semel.catalog import bloom, sortedids
-from semel.catalog.file_cache import Room
+from semel.catalog.file_cache import CacheSpace
 from semel.catalog.runs import IdRun, payload_query
 from semel.errors import AGAIN, AttemptLostError, CorruptionError, UnavailableError
 from semel.ledger import RESTORE_IDS, Ledger, row
 from semel.model.buckets import Buckets
 
 FILTER_PIECE_BYTES = 1 << 20
-"""A stored filter is cut into pieces of this size: one large bytea broke pg_dump."""
+"""The size of a filter's pieces, because one large bytea broke pg_dump."""
 
 CHUNKS_PER_READ = 2_048
-"""Chunks of ids that one statement of a look-up reads at most: 16 MiB."""
+"""The largest number of chunks that one statement of a look-up reads: 16 MiB."""
 
 FILTER_CACHE_BYTES = 4 << 30
-"""Filters that a machine keeps in files: those of 1.8 billion ids. The longest unused go first."""
+"""The size of a machine's filter files, enough for 1.8 billion ids."""
 
 FILTERS_OPEN_MAX = 256
-"""Filters that one process keeps mapped; then it lets go of all and maps again what it needs. Each
-holds a file descriptor, of which a process often has 1,024."""
+"""The largest number of filters that a process keeps mapped; then it unmaps all. Each one needs a
+file descriptor, and the limit is often 1,024."""
 
 _ID_BYTES = 12
 _COLUMN_TYPES = ("int8", "int4", "int2", "bytea")
@@ -68,10 +67,10 @@ class RunPiece:
 
 
 class IdEncoder:
-    """Turns sorted ids into pieces, part by part, so that a merge need not hold them all.
+    """Encodes sorted ids as pieces, part by part, so that a merge needs little memory.
 
-    `ids_max` is how many ids may come. The parts follow the blocks of the filter: one part holds
-    the ids of the blocks up to the given one, and no id twice.
+    `ids_max`: an upper bound for the number of ids. Each part has the distinct ids of a range of
+    the filter's blocks.
     """
 
     def __init__(self, ids_max: int) -> None:
@@ -88,23 +87,23 @@ class IdEncoder:
         self._checksum = xxhash.xxh3_128()
 
     def add(self, h1: np.ndarray, h2: np.ndarray, end_block: int) -> None:
-        """Take the ids of the blocks from where the last part ended to `end_block` (exclusive)."""
+        """Add the ids of the next blocks, up to `end_block` (exclusive)."""
         self._add_index(bloom.build_part(h1, self.blocks, self._block, end_block).tobytes())
         self._block = end_block
         self.ids += len(h1)
         self._h1, self._h2 = np.concatenate((self._h1, h1)), np.concatenate((self._h2, h2))
-        whole = len(self._h1) - len(self._h1) % limits.IDS_PER_CHUNK
-        self._cut(whole)
+        complete = len(self._h1) - len(self._h1) % limits.IDS_PER_CHUNK
+        self._cut(complete)
 
     def finish(self) -> str:
-        """Close the run after its last part. Returns the checksum for its header."""
+        """Finish the run after its last part. Returns the checksum for its header."""
         self._cut(len(self._h1))
         directory = np.array(self._first_h1 + self._digests, dtype="<u8")
         self._add_index(directory.tobytes(), last=True)
         return self._checksum.hexdigest()
 
     def take(self) -> list[RunPiece]:
-        """The pieces that are complete and were not taken yet."""
+        """The pieces completed since the last call."""
         ready, self._ready = self._ready, []
         return ready
 
@@ -136,19 +135,18 @@ class IdEncoder:
 def write_pieces(
     connection: sa.Connection, segment_id: int, id_run_id: int, pieces: Iterable[RunPiece]
 ) -> None:
-    """Insert pieces of a run. UnavailableError when its connection was lost."""
+    """Insert pieces of a run. Raises UnavailableError if the connection was lost."""
     statement = payload_query("copy_payload", segment_id).text
     try:
-        # The driver's own COPY, since a run has thousands of pieces.
+        # The driver's COPY, because a run has thousands of pieces.
         with connection.connection.cursor() as cursor, cursor.copy(statement) as copy:
             copy.set_types(_COLUMN_TYPES)
             for each in pieces:
                 copy.write_row((id_run_id, each.piece, each.kind, each.payload))
     except psycopg.OperationalError as error:
         raise UnavailableError(
-            f"the connection to the ledger was lost while id run {id_run_id} was written "
-            f"({error}); nothing of it "
-            "was stored, run this again"
+            f"the connection to the ledger was lost while semel wrote id run {id_run_id} "
+            f"({error}). Nothing was stored. Run this again"
         ) from error
 
 
@@ -164,12 +162,12 @@ def store_run(
     h2: np.ndarray,
     tally: "FilterTally | None" = None,
 ) -> IdRun:
-    """Store the new ids of a running attempt's shard: at least one, sorted by h1, none twice.
+    """Store the new ids of a running attempt's shard: at least one, sorted by h1, distinct.
 
-    `tally`: of their look-up, for people.
+    `tally`: the statistics of their look-up, for reports.
 
-    A speculative twin that comes second finds the same run and returns it. AttemptLostError when
-    the attempt is not running any more; CorruptionError when the twin's ids are not these.
+    The second of two speculative tasks finds the run of the first and returns it. Raises
+    AttemptLostError if the attempt is no longer running, CorruptionError if the ids differ.
     """
     if np.any(h1[1:] < h1[:-1]):
         raise ValueError(f"the ids of shard {shard} of attempt {attempt_id} are not sorted by h1")
@@ -179,8 +177,8 @@ def store_run(
     with ledger.transaction() as connection:
         if row(connection, "catalog", "share_attempt", attempt_id=attempt_id) is None:
             raise AttemptLostError(
-                f"attempt {attempt_id} is not running any more, so shard {shard} stores no ids; "
-                "a newer attempt of its batch goes on"
+                f"attempt {attempt_id} is no longer running, because a newer attempt has replaced "
+                "it. No ids were stored"
             )
         header = row(
             connection, "catalog", "insert_run",
@@ -194,9 +192,9 @@ def store_run(
             twin = row(connection, "catalog", "own_run", attempt_id=attempt_id, shard=shard)
             if (twin["checksum"], twin["ids"]) != (checksum, len(h1)):
                 raise CorruptionError(
-                    f"two tasks of attempt {attempt_id} found different new ids in shard {shard} "
-                    f"({twin['ids']} and {len(h1)} ids): its input changed meanwhile, or one read "
-                    "wrong bytes; the attempt cannot be used, check the source files"
+                    f"two tasks of attempt {attempt_id} found different new ids "
+                    f"({twin['ids']} and {len(h1)}): the input has changed, or one task has read "
+                    "wrong bytes. The attempt cannot be used. Check the source files"
                 )
             return IdRun.from_row(twin)
         write_pieces(connection, segment_id, header["id_run_id"], encoder.take())
@@ -207,7 +205,7 @@ def store_run(
 
 @dataclass(frozen=True, kw_only=True)
 class Index:
-    """A run's filter and directory, verified, in memory-mapped form."""
+    """A run's filter and directory, verified and memory-mapped."""
 
     filter: bloom.Filter
     first_h1: np.ndarray
@@ -215,23 +213,23 @@ class Index:
 
 
 class FilterCache:
-    """The indexes of runs as files of this machine, so that each is fetched once.
+    """Caches the indexes of runs in files of this machine.
 
-    Purpose: a batch fetches the filters of new runs only.
-    How it works: a file is named after the checksum in the run's header, and verified against it
-    each time that a process opens it; so a damaged or foreign file is fetched anew, whatever ledger
-    it came from. Files appear by rename: any number of processes may share the folder.
-    What it does not do: guess. A run that the ledger cannot give whole is a CorruptionError.
+    Purpose: a batch fetches only the filters of new runs.
+    How it works: a file's name is the checksum in the run's header. Each process verifies it when
+    it opens the file, and fetches a damaged file, or one of another ledger, again. Files appear by
+    rename, so any number of processes may share the folder.
+    It does not guess: it raises CorruptionError for a run that is incomplete in the ledger.
     """
 
     def __init__(self, folder: Path, *, bytes_max: int = FILTER_CACHE_BYTES) -> None:
         self.folder = folder
-        self._room = Room(folder, bytes_max)
+        self._room = CacheSpace(folder, bytes_max)
         self._open: dict[str, Index] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def open(self, ledger: Ledger, run: IdRun) -> Index:
-        """The run's index. CorruptionError names the run and what is wrong with it."""
+        """The run's index. Raises CorruptionError with the run and the reason."""
         index = self._open.get(run.checksum)
         if index is None:
             path = self.folder / run.checksum
@@ -264,11 +262,11 @@ class FilterCache:
 
 
 def _map(path: Path, run: IdRun) -> Index | None:
-    """The index in a file, None when it is not there or not what the run's header says."""
+    """The index in a file. Returns None if it is missing or does not match the run's header."""
     try:
         data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
-        os.utime(path)  # the cache removes what was unused for longest
-    except (FileNotFoundError, ValueError):  # numpy's answer to an empty file
+        os.utime(path)  # the cache removes the least recently used files
+    except (FileNotFoundError, ValueError):  # numpy raises ValueError for an empty file
         return None
     if len(data) != run.filter_bytes + _DIRECTORY_BYTES * run.chunks:
         return None
@@ -286,12 +284,12 @@ def _map(path: Path, run: IdRun) -> Index | None:
 def read_ids(
     ledger: Ledger, run: IdRun, index: Index, chunks: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """h1 and h2 of the ids in some chunks (ascending numbers), verified chunk by chunk."""
+    """h1 and h2 of the ids in these chunks (in ascending order), verified chunk by chunk."""
     h1, h2 = [np.empty(0, np.uint64)], [np.empty(0, np.uint32)]
     for chunk, payload in zip(chunks, _read(ledger, run, PayloadStream.CHUNK, chunks), strict=True):
         count = min(limits.IDS_PER_CHUNK, run.ids - chunk * limits.IDS_PER_CHUNK)
         if len(payload) != count * _ID_BYTES:
-            raise _corrupt(run, f"chunk {chunk} has {len(payload)} bytes, not {count} ids")
+            raise _corrupt(run, f"chunk {chunk} has {len(payload)} bytes instead of {count} ids")
         if xxhash.xxh3_64_intdigest(payload) != index.digests[chunk]:
             raise _corrupt(run, f"chunk {chunk} does not match its checksum")
         h1.append(np.frombuffer(payload, "<u8", count))
@@ -301,7 +299,7 @@ def read_ids(
 
 @dataclass(kw_only=True)
 class FilterTally:
-    """How filters did: `asked` for ids that their run does not have, and said yes to so many."""
+    """How often filters were probed for absent ids (`asked`), and how often they were wrong."""
 
     asked: int = 0
     false_hits: int = 0
@@ -315,39 +313,39 @@ def contains(
     h2: np.ndarray,
     tally: FilterTally | None = None,
 ) -> np.ndarray:
-    """Which of the ids (sorted by h1) are in any of the runs: a mask, exact.
+    """An exact mask of the ids (sorted by h1) that are in any of the runs.
 
-    The filters are asked first; only chunks that a hit points into are read. `tally` is added to.
-    CorruptionError when a run, its index or a chunk is missing or damaged.
+    It probes the filters first, and reads only the chunks of their hits. It adds to `tally`.
+    Raises CorruptionError if a run, its index or a chunk is missing or damaged.
     """
-    found = np.zeros(len(h1), dtype=bool)
+    mask = np.zeros(len(h1), dtype=bool)
     for run in runs:
         index = cache.open(ledger, run)
-        left = np.flatnonzero(~found)
-        hits = left[index.filter.probe(h1[left])]
-        there = 0
+        candidates = np.flatnonzero(~mask)
+        hits = candidates[index.filter.probe(h1[candidates])]
+        present = 0
         if len(hits):
-            found[hits] = _look_up(ledger, run, index, h1[hits], h2[hits])
-            there = int(found[hits].sum())
+            mask[hits] = _look_up(ledger, run, index, h1[hits], h2[hits])
+            present = int(mask[hits].sum())
         if tally:
-            tally.asked += len(left) - there
-            tally.false_hits += len(hits) - there
-    return found
+            tally.asked += len(candidates) - present
+            tally.false_hits += len(hits) - present
+    return mask
 
 
 def overlap(
     ledger: Ledger, cache: FilterCache, mine: Iterable[IdRun], theirs: Iterable[IdRun]
 ) -> int:
-    """How many ids are in a run of `mine` and in one of `theirs` (counted for each pair of runs).
+    """The number of ids in both runs, summed over all pairs of a run of `mine` and one of `theirs`.
 
-    The smaller run's ids are held against the larger one's filter, a bounded number at a time.
+    It probes the larger run's filter with the smaller run's ids, a bounded number at a time.
     """
     common = 0
     theirs = list(theirs)
-    for own in mine:
+    for run in mine:
         for other in theirs:
-            if own.may_hold(other.shard, other.buckets):
-                small, large = sorted((own, other), key=lambda run: run.ids)
+            if run.may_hold(other.shard, other.buckets):
+                small, large = sorted((run, other), key=lambda run: run.ids)
                 common += _common(ledger, cache, small, large)
     return common
 
@@ -365,48 +363,48 @@ def _common(ledger: Ledger, cache: FilterCache, small: IdRun, large: IdRun) -> i
 def _look_up(
     ledger: Ledger, run: IdRun, index: Index, h1: np.ndarray, h2: np.ndarray
 ) -> np.ndarray:
-    """Which of the ids are in the run, by its chunks."""
-    # Ids with the same h1 may end one chunk and begin the next, so an id may point into several.
+    """A mask of the ids that are in the run, by reading its chunks."""
+    # Ids with the same h1 may span chunks, so look an id up in each of them.
     first = np.maximum(np.searchsorted(index.first_h1, h1) - 1, 0)
     last = np.searchsorted(index.first_h1, h1, side="right") - 1
     marks = np.bincount(first, minlength=run.chunks + 1)
     marks -= np.bincount(last + 1, minlength=run.chunks + 1)
     wanted = np.flatnonzero(np.cumsum(marks) > 0)
-    found = np.zeros(len(h1), dtype=bool)
+    mask = np.zeros(len(h1), dtype=bool)
     for start in range(0, len(wanted), CHUNKS_PER_READ):
         chunks = wanted[start : start + CHUNKS_PER_READ]
         sorted_h1, sorted_h2 = read_ids(ledger, run, index, chunks.tolist())
-        asked = (last >= chunks[0]) & (first <= chunks[-1])
-        found[asked] |= sortedids.contains(sorted_h1, sorted_h2, h1[asked], h2[asked])
-    return found
+        selected = (last >= chunks[0]) & (first <= chunks[-1])
+        mask[selected] |= sortedids.contains(sorted_h1, sorted_h2, h1[selected], h2[selected])
+    return mask
 
 
 def _read(ledger: Ledger, run: IdRun, kind: PayloadStream, wanted: Sequence[int]) -> list[bytes]:
-    """Pieces of a run in the order of their numbers. CorruptionError when one is missing."""
+    """Pieces of a run in ascending order. Raises CorruptionError if one is missing."""
     statement = payload_query("pieces", run.segment_id).text
     values = {"id_run_id": run.id_run_id, "kind": kind, "pieces": list(wanted)}
     try:
         with ledger.transaction() as connection:
-            # SQLAlchemy's cursor would get the bytes as text, in four times the time.
+            # SQLAlchemy's cursor would fetch the bytes as text, four times slower.
             with connection.connection.cursor(binary=True) as cursor:
-                found = cursor.execute(statement, values).fetchall()
+                rows = cursor.execute(statement, values).fetchall()
     except psycopg.OperationalError as error:
         raise UnavailableError(
-            f"the connection to the ledger was lost while id run {run.id_run_id} was read "
-            f"({error}); run this again"
+            f"the connection to the ledger was lost while semel read id run {run.id_run_id} "
+            f"({error}). Run this again"
         ) from error
-    missing = sorted(set(wanted) - {piece for piece, _ in found})
+    missing = sorted(set(wanted) - {piece for piece, _ in rows})
     if missing:
         what = f"{kind.name.lower()} pieces {missing[:5]} of {len(wanted)} are missing"
         raise _corrupt(run, what)
-    return [payload for _, payload in found]
+    return [payload for _, payload in rows]
 
 
 # Keeps S3.
 def _corrupt(run: IdRun, what: str) -> CorruptionError:
     return CorruptionError(
         f"id run {run.id_run_id} (pipeline {run.pipeline_id}, shard {run.shard}, segment "
-        f"{run.segment_id}): {what}; without it duplicates would pass, so nothing was decided. "
-        + RESTORE_IDS,
+        f"{run.segment_id}): {what}. Without it semel could miss duplicates, so nothing was "
+        f"written. {RESTORE_IDS}",
         next=AGAIN,
     )

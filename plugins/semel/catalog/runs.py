@@ -1,14 +1,13 @@
-"""The catalog's headers: which id runs there are, who may see them, and where their ids lie.
+"""The headers of id runs: their existence, their visibility, and the location of their ids.
 
 An id run is the sorted ids that one attempt, or one merge, adds to one shard. Its header is a small
-row; its ids and filter (catalog.payload) lie in a segment table, one per pipeline and drop span, so
-that forgetting a hundred million ids is one DROP TABLE.
+row. Its ids and filter (catalog.payload) are in a segment table, one per pipeline and drop span, so
+that one DROP TABLE forgets a hundred million ids.
 
-A run becomes visible when its attempt wins (`publish_runs`), and stays so until it is retired:
-merged into another or expired. Retired runs keep their payload as long as an attempt is open that
-may have pinned them. This holds because an attempt's snapshot is taken, and then the attempt
-inserted, in one transaction under the lock of the pipeline, which `merge` and the caller of
-`retire_expired` take too.
+A run becomes visible when its attempt wins (`publish_runs`), and stays so until it is merged or
+expires; then it is retired. A retired run keeps its payload while an open attempt may use it. So an
+attempt takes its snapshot and inserts its row in one transaction under the pipeline's lock, and
+`merge` and the caller of `retire_expired` take that lock, too.
 """
 
 from dataclasses import dataclass, fields
@@ -25,19 +24,18 @@ from semel.ledger import Ledger, Row, change, row, rows
 from semel.model.buckets import Buckets
 
 SPANS_PER_HORIZON = 4
-"""Drop spans in a horizon: ids are kept for 1 to 1.25 horizons, in some six tables a pipeline."""
+"""Drop spans in a horizon: ids live 1 to 1.25 horizons, in about six tables for each pipeline."""
 
 DROP_LOCK_TIMEOUT_MS = 2_000
-"""How long dropping a segment waits for its table: nobody should read it, or collect comes back."""
+"""How long dropping a segment waits for its table. After that, the next collect tries again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IdRun:
-    """The header of an id run. `seq_min` to `seq_max`: the commits it holds, None while
-    unpublished.
+    """The header of an id run. `seq_min` to `seq_max`: its commits, None while unpublished.
 
-    `buckets`: those of record time that its ids can be of, None in scope `horizon`. `checksum` is
-    that of the run's filter and of its directory, which holds a digest of every chunk of ids.
+    `buckets`: the possible buckets of its ids, None in scope `horizon`. `checksum` covers the run's
+    filter and directory; the directory has a digest of every chunk of ids.
     """
 
     id_run_id: int
@@ -54,20 +52,20 @@ class IdRun:
     checksum: str
 
     @classmethod
-    def from_row(cls, found: Row) -> Self:
-        """The run in a row that holds its columns (others are ignored)."""
-        values = {field.name: found[field.name] for field in fields(cls)}
+    def from_row(cls, row: Row) -> Self:
+        """The run in a row with its columns (it ignores others)."""
+        values = {field.name: row[field.name] for field in fields(cls)}
         if values["buckets"] is not None:
             values["buckets"] = Buckets.from_ledger(values["buckets"])
         return cls(**values)
 
     @property
     def chunks(self) -> int:
-        """How many chunks its ids are cut into."""
+        """The number of chunks of its ids."""
         return -(-self.ids // limits.IDS_PER_CHUNK)
 
     def may_hold(self, shard: int, buckets: Buckets | None) -> bool:
-        """Whether ids of this shard and of these buckets can be in it."""
+        """Whether it may contain ids of this shard and these buckets."""
         if self.shard != shard:
             return False
         return self.buckets is None or buckets is None or self.buckets.overlaps(buckets)
@@ -75,7 +73,7 @@ class IdRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What an attempt may consult: the runs that were visible at one commit sequence."""
+    """The runs that an attempt may query: those visible at one commit sequence."""
 
     commit_seq: int
     forgotten: Buckets
@@ -84,13 +82,13 @@ class Snapshot:
 
 def snapshot(connection: sa.Connection, pipeline_id: int) -> Snapshot:
     """The pipeline's commit sequence, forgotten buckets and live runs, read in one statement."""
-    found = rows(connection, "catalog", "snapshot", pipeline_id=pipeline_id)
-    if not found:
-        raise StateError(f"there is no pipeline {pipeline_id} in the ledger; plan a batch first")
+    run_rows = rows(connection, "catalog", "snapshot", pipeline_id=pipeline_id)
+    if not run_rows:
+        raise StateError(f"there is no pipeline {pipeline_id} in the ledger. Plan a batch first")
     return Snapshot(
-        commit_seq=found[0]["commit_seq"],
-        forgotten=Buckets.from_ledger(found[0]["forgotten"]),
-        runs=tuple(IdRun.from_row(each) for each in found if each["id_run_id"] is not None),
+        commit_seq=run_rows[0]["commit_seq"],
+        forgotten=Buckets.from_ledger(run_rows[0]["forgotten"]),
+        runs=tuple(IdRun.from_row(each) for each in run_rows if each["id_run_id"] is not None),
     )
 
 
@@ -109,7 +107,7 @@ def publish_runs(
 
 # Keeps C8.
 def last_time(batch_time: datetime, bucket_end: int | None, bucket_seconds: int) -> datetime:
-    """The later of batch time and the end of the newest bucket: ids live a horizon after both."""
+    """The later one of batch time and the end of the newest bucket. Ids expire a horizon later."""
     if bucket_end is None:
         return batch_time
     end = datetime.fromtimestamp(0, UTC) + timedelta(seconds=bucket_end * bucket_seconds)
@@ -117,16 +115,16 @@ def last_time(batch_time: datetime, bucket_end: int | None, bucket_seconds: int)
 
 
 def ensure_segment(connection: sa.Connection, pipeline_id: int, horizon_seconds: int) -> int:
-    """The segment of the current drop span, made if it is not there yet.
+    """The segment of the current drop span. It creates the segment if needed.
 
-    The caller holds the pipeline's lock, or two would make it at once.
+    The caller must hold the pipeline's lock; otherwise two might create it at once.
     """
-    found = row(connection, "catalog", "current_segment", pipeline_id=pipeline_id)
-    if found is not None:
-        return found["segment_id"]
+    segment = row(connection, "catalog", "current_segment", pipeline_id=pipeline_id)
+    if segment is not None:
+        return segment["segment_id"]
     seconds = span_seconds(horizon_seconds)
-    made = rows(connection, "catalog", "insert_segment", pipeline_id=pipeline_id, seconds=seconds)
-    segment_id = made[0]["segment_id"]
+    values = {"pipeline_id": pipeline_id, "seconds": seconds}
+    segment_id = rows(connection, "catalog", "insert_segment", **values)[0]["segment_id"]
     connection.execute(payload_query("create_payload", segment_id))
     connection.execute(payload_query("keep_payload_plain", segment_id))
     return segment_id
@@ -139,10 +137,10 @@ def span_seconds(horizon_seconds: int) -> int:
 
 # Keeps G1.
 def forget_expired(connection: sa.Connection, pipeline_id: int) -> None:
-    """Forget the buckets of the runs whose horizon is over. The caller holds the pipeline's lock."""
-    found = rows(connection, "catalog", "expired_buckets", pipeline_id=pipeline_id)
-    if found:
-        sets = [found[0]["forgotten"], *(run["buckets"] for run in found)]
+    """Forget the buckets of expired runs. The caller must hold the pipeline's lock."""
+    runs = rows(connection, "catalog", "expired_buckets", pipeline_id=pipeline_id)
+    if runs:
+        sets = [runs[0]["forgotten"], *(run["buckets"] for run in runs)]
         forgotten = reduce(Buckets.__or__, map(Buckets.from_ledger, sets))
         values = {"pipeline_id": pipeline_id, "forgotten": forgotten.to_ledger()}
         change(connection, "catalog", "forget", **values)
@@ -150,23 +148,23 @@ def forget_expired(connection: sa.Connection, pipeline_id: int) -> None:
 
 # Keeps G2.
 def retire_expired(connection: sa.Connection, pipeline_id: int) -> int:
-    """Retire the runs whose horizon is over. Returns how many.
+    """Retire expired runs. Returns how many.
 
-    The caller holds the pipeline's lock; in scope `bucket` it has forgotten their buckets first.
+    The caller must hold the pipeline's lock, and in scope `bucket` call `forget_expired` first.
     """
     return len(rows(connection, "catalog", "retire_expired", pipeline_id=pipeline_id))
 
 
 def delete_payload(ledger: Ledger, pipeline_id: int) -> int:
-    """Delete the payload of runs that nobody can ask for any more. Returns how many pieces went.
+    """Delete the payload of runs that no attempt can use any more. Returns how many pieces.
 
-    These are runs that a merge retired before any open attempt began, and runs of lost attempts;
-    expired ones go with their segment. Segment by segment, each in a transaction of its own.
+    These are runs of lost attempts, and runs that a merge retired before any open attempt began.
+    Expired runs vanish with their segment. It uses one transaction for each segment.
     """
     deleted = 0
     for segment in ledger.rows("catalog", "live_segments", pipeline_id=pipeline_id):
         with ledger.transaction() as connection:
-            # Two collectors would delete the same rows in different orders.
+            # Without it, two collectors could delete the same rows in different orders.
             rows(connection, "catalog", "lock_segment", **segment)
             segment_id = segment["segment_id"]
             runs = connection.scalars(payload_query("deletable_runs", segment_id)).all()
@@ -178,22 +176,22 @@ def delete_payload(ledger: Ledger, pipeline_id: int) -> int:
 
 
 def droppable_segments(connection: sa.Connection, pipeline_id: int) -> list[int]:
-    """Segments of closed spans in which no run is live, and that no open attempt can ask for."""
-    found = rows(connection, "catalog", "droppable_segments", pipeline_id=pipeline_id)
-    return [each["segment_id"] for each in found]
+    """Segments of closed spans without live runs, which no open attempt can use."""
+    segments = rows(connection, "catalog", "droppable_segments", pipeline_id=pipeline_id)
+    return [each["segment_id"] for each in segments]
 
 
 def drop_segment(ledger: Ledger, pipeline_id: int, segment_id: int) -> None:
-    """Drop a segment's table. RetryableError when it may not go (yet), or somebody reads it."""
+    """Drop a segment's table. Raises RetryableError if it is dropped already or still in use."""
     with ledger.transaction() as connection:
         timeout = f"{DROP_LOCK_TIMEOUT_MS}ms"
         rows(connection, "catalog", "lock_timeout", lock_timeout=timeout)
-        # Two collectors may come at once: the second waits here, and then finds it dropped.
+        # A second collector waits here, and then finds the segment dropped.
         rows(connection, "catalog", "lock_segment", segment_id=segment_id)
         if segment_id not in droppable_segments(connection, pipeline_id):
             raise RetryableError(
                 f"segment {segment_id} of pipeline {pipeline_id} is dropped already or still "
-                "needed; nothing was done, the next collect tries again"
+                "needed. Nothing was done. The next collect tries again"
             )
         rows(connection, "catalog", "mark_dropped", segment_id=segment_id)
         connection.execute(payload_query("drop_payload", segment_id))
@@ -202,7 +200,7 @@ def drop_segment(ledger: Ledger, pipeline_id: int, segment_id: int) -> None:
 
 @cache
 def payload_query(name: str, segment_id: int) -> sa.TextClause:
-    """A statement of catalog.sql about one segment's table (names cannot be parameters)."""
+    """A statement of catalog.sql for one segment's table (names cannot be parameters)."""
     return sa.text(query("catalog", name).text.replace("{segment_id}", str(int(segment_id))))
 
 

@@ -1,18 +1,17 @@
-"""Vectors of ids sorted by h1: how to sort them, and how to find ids in them.
+"""Sorts vectors of ids by h1, and looks ids up in them.
 
-Two different ids may have the same h1 (for 10^9 ids with a chance of 3 %); then h2 tells them
-apart.
+Two different ids may have the same h1 (a chance of 3 % for 10^9 ids); then h2 differs.
 """
 
 import numpy as np
 
 
 def order_of(h1: np.ndarray) -> np.ndarray:
-    """The indices (int64) that sort hashes by h1, those of equal hashes ascending.
+    """The indices (int64) that sort hashes by h1, ascending for equal hashes.
 
-    The index is packed into the low bits, so that values are sorted and nothing is carried along:
-    25 ms a million, against 130 ms of a stable argsort. What the lost bits would have decided
-    is put right by a stable sort of the nearly sorted rest; it is almost never needed.
+    The low bits of each hash are replaced by its index, so a plain sort is enough: 25 ms a million,
+    compared with 130 ms for a stable argsort. If the lost bits matter, which is very rare, a stable
+    sort of the nearly sorted hashes corrects the order.
     """
     bits = np.uint64(max(1, (len(h1) - 1).bit_length()))
     low = np.uint64((1 << int(bits)) - 1)
@@ -26,7 +25,7 @@ def order_of(h1: np.ndarray) -> np.ndarray:
 
 
 def grouped_order(h1: np.ndarray, h2: np.ndarray) -> np.ndarray:
-    """The indices that sort by h1 so that equal ids lie together, those of one id ascending."""
+    """The indices that sort by h1, with equal ids adjacent and in ascending order."""
     order = order_of(h1)
     s1, s2 = h1[order], h2[order]
     if np.any((s1[1:] == s1[:-1]) & (s2[1:] != s2[:-1])):
@@ -35,7 +34,7 @@ def grouped_order(h1: np.ndarray, h2: np.ndarray) -> np.ndarray:
 
 
 def is_first(h1: np.ndarray, h2: np.ndarray) -> np.ndarray:
-    """Where ids that lie together begin: true for the first of each id."""
+    """True for the first of each group of adjacent equal ids."""
     first = np.ones(len(h1), dtype=bool)
     first[1:] = (h1[1:] != h1[:-1]) | (h2[1:] != h2[:-1])
     return first
@@ -52,17 +51,17 @@ def distinct(h1: np.ndarray, h2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def contains(
     sorted_h1: np.ndarray, sorted_h2: np.ndarray, h1: np.ndarray, h2: np.ndarray
 ) -> np.ndarray:
-    """Which of the ids (h1, h2) are among the sorted ones."""
-    found = np.zeros(len(h1), dtype=bool)
-    left = np.arange(len(h1))
+    """Whether each id (h1, h2) is among the sorted ones."""
+    present = np.zeros(len(h1), dtype=bool)
+    candidates = np.arange(len(h1))
     at = np.searchsorted(sorted_h1, h1)
-    while len(left):
+    while len(candidates):
         inside = at < len(sorted_h1)
-        left, at = left[inside], at[inside]
-        same = sorted_h1[at] == h1[left]
-        left, at = left[same], at[same]
-        hit = sorted_h2[at] == h2[left]
-        found[left[hit]] = True
-        # The same h1 with another h2: the id may be the next one. Almost never comes here twice.
-        left, at = left[~hit], at[~hit] + 1
-    return found
+        candidates, at = candidates[inside], at[inside]
+        same = sorted_h1[at] == h1[candidates]
+        candidates, at = candidates[same], at[same]
+        hit = sorted_h2[at] == h2[candidates]
+        present[candidates[hit]] = True
+        # Equal h1 but another h2: try the next id. A second retry is very rare.
+        candidates, at = candidates[~hit], at[~hit] + 1
+    return present

@@ -1,9 +1,10 @@
-"""The command line `semel`: one table of commands, one place where errors become exit codes.
+"""The command line `semel`: the table of commands, and the exit code of each error.
 
-Exit codes: 0 done; 1 a promise is broken or work failed; 2 usage, also an unknown pipeline;
-130 interrupted. With --json standard output holds one JSON object: {"command": name, "answer": {...}},
-on failure {"command": name, "error": {"kind": ..., "message": ..., "next": what to do}}. A command
-whose answer is bad news has an answer and exit code 1. Each failure ends with the line `next: ...`.
+Exit codes: 0 success; 1 work failed, or a command found a broken promise; 2 wrong usage or an
+unknown pipeline; 130 interrupted. With --json a command prints one JSON object on standard output:
+{"command": name, "answer": {...}}, on failure {"command": name, "error": {"kind": ...,
+"message": ..., "next": ...}}. A command that reports bad news prints an answer and exits with 1.
+The last line of a failure is `next: ...`, a command.
 """
 
 import inspect
@@ -34,14 +35,14 @@ COMMANDS = {
     "receive": "semel.cli.receive:receive",
     "run": "semel.cli.run:run",
     "replay": "semel.cli.replay:replay",
-    "batches": "semel.cli.look:batches",
-    "show": "semel.cli.look:show",
-    "find": "semel.cli.look:find",
+    "batches": "semel.cli.reports:batches",
+    "show": "semel.cli.reports:show",
+    "find": "semel.cli.reports:find",
     "letters": "semel.cli.letters:letters",
-    "gaps": "semel.cli.look:gaps",
+    "gaps": "semel.cli.reports:gaps",
     "days": "semel.cli.days:days",
     "windows": "semel.cli.windows:windows",
-    "audit": "semel.cli.look:audit",
+    "audit": "semel.cli.reports:audit",
     "compare": "semel.cli.compare:compare",
     "accept": "semel.cli.change:accept",
     "abandon": "semel.cli.change:abandon",
@@ -49,27 +50,27 @@ COMMANDS = {
     "exact": "semel.cli.change:exact",
     "collect": "semel.cli.change:collect",
 }
-"""Each command's function, in the order of the help. Imported only when called or listed."""
+"""Each command's function, in the order of the help. `_Commands` imports it only when needed."""
 
-_UsageError = typer.BadParameter.__base__  # What typer raises for a wrong command line.
+_UsageError = typer.BadParameter.__base__  # Typer raises it for a wrong command line.
 
 
 @cache
-def _added() -> dict[str, str]:
+def _package_commands() -> dict[str, str]:
     """The commands that installed packages add: entry points of the group `semel.commands`."""
     from importlib.metadata import entry_points
 
-    return {added.name: added.value for added in entry_points(group="semel.commands")}
+    return {point.name: point.value for point in entry_points(group="semel.commands")}
 
 
 def commands() -> dict[str, str]:
-    """Each command's function: the library's own, then those that other packages add."""
-    return _added() | COMMANDS
+    """Each command's function: the commands of other packages, then the library's own."""
+    return _package_commands() | COMMANDS
 
 
 def _function(name: str) -> Callable[..., None] | None:
-    """The function of a command; None if there is no such command."""
-    value = COMMANDS.get(name) or _added().get(name)
+    """The function of a command. Returns None if there is no such command."""
+    value = COMMANDS.get(name) or _package_commands().get(name)
     if value is None:
         return None
     module, _, function = value.partition(":")
@@ -77,11 +78,11 @@ def _function(name: str) -> Callable[..., None] | None:
 
 
 class _Commands(TyperGroup):
-    """A group that imports a command's module only when the command is called or listed."""
+    """A group that imports a command's module only when a user calls or lists the command."""
 
-    def __init__(self, **given: Any) -> None:
-        # Typer looks for similar names among the keys, and takes no command from here.
-        super().__init__(**given | {"commands": dict.fromkeys(COMMANDS)})
+    def __init__(self, **options: Any) -> None:
+        # Typer uses only the keys, to suggest a similar name; get_command has the functions.
+        super().__init__(**options | {"commands": dict.fromkeys(COMMANDS)})
 
     def invoke(self, ctx: typer.Context) -> object:
         try:
@@ -97,12 +98,12 @@ class _Commands(TyperGroup):
 
     def get_command(self, ctx: typer.Context, cmd_name: str) -> object | None:
         if (function := _function(cmd_name)) is None:
-            self.commands.update(dict.fromkeys(_added()))
+            self.commands.update(dict.fromkeys(_package_commands()))
             return None
         single = typer.Typer(add_completion=False)
-        # Typer keeps the line breaks of a docstring, which is wider than most terminals.
+        # Typer keeps a docstring's line breaks, and the docstring is wider than most terminals.
         paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
-        text = "\n\n".join(" ".join(one.split()) for one in paragraphs)
+        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
         single.command(name=cmd_name, help=text)(function)
         return typer.main.get_command(single)
 
@@ -129,9 +130,9 @@ def semel(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code; `arguments` default to the process's own."""
+    """Run one command and return its exit code. Without `arguments` it uses the process's own."""
     words = sys.argv[1:] if arguments is None else arguments
-    # Read from the words themselves, because a wrong command line is never parsed to its end.
+    # It searches the words, because typer stops parsing at the first error.
     as_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
     console.command.set(words[0] if words and words[0] in commands() else None)
     try:
@@ -139,66 +140,66 @@ def main(arguments: list[str] | None = None) -> int:
             args=words, prog_name="semel", standalone_mode=not as_json
         )
         if code == EXIT_INTERRUPTED:
-            _interrupted(words, as_json=as_json)
+            _report_interrupt(words, as_json=as_json)
         return code if isinstance(code, int) else 0
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:
-            _interrupted(words, as_json=as_json)
-        if end.code == EXIT_USAGE:  # Typer has printed what is wrong.
+            _report_interrupt(words, as_json=as_json)
+        if end.code == EXIT_USAGE:  # Typer has printed the error.
             print(f"next: {_help_of(words)}", file=sys.stderr)
         return end.code if isinstance(end.code, int) else EXIT_FAILED
     except _UsageError as error:
         console.fail(error, error.format_message(), _help_of(words), as_json=as_json)
         return EXIT_USAGE
     except SemelError as error:
-        step = error.next_step(_doing(_meant(words, error)))
+        step = error.next_step(_doing(_with_similar_pipeline(words, error)))
         console.fail(error, str(error), step, as_json=as_json)
         return _exit_code(error)
     except Exception as error:
         if not as_json:
             traceback.print_exc()
-        message = f"unexpected {type(error).__name__}: {error}; this is a defect of semel"
+        message = f"unexpected {type(error).__name__}: {error}. This is a bug of semel: report it"
         console.fail(error, message, "", as_json=as_json)  # The same would most likely fail again.
         return EXIT_FAILED
 
 
-def _interrupted(words: list[str], *, as_json: bool) -> None:
-    """Say that Ctrl-C ended a command, and how one that stopped in its middle goes on."""
+def _report_interrupt(words: list[str], *, as_json: bool) -> None:
+    """Print that Ctrl-C ended a command, and the command that goes on if it can resume."""
     message, step = "interrupted", ""
     if words and getattr(_function(words[0]), "resumes", False):
-        message = "interrupted; what is done stays, and the same command goes on from there"
+        message = "interrupted. Finished work stays, and the same command resumes there"
         step = _doing(words).again
     console.fail(KeyboardInterrupt(), message, step, as_json=as_json)
 
 
 def _doing(words: list[str]) -> Doing:
-    """What a command line does: the same line again goes on where it stopped."""
+    """The running command as the errors' `next` needs it: again means the same line."""
     from semel.sources import quoted
 
     again = " ".join(["semel", *map(quoted, words)])
-    if any("token=" in word for word in words):  # Of Spark Connect: not for a log.
+    if any("token=" in word for word in words):  # Spark Connect's secret must not reach a log.
         again = "the same command again"
     command = words and typer.main.get_command(app).get_command(None, words[0])
     if not command:
         return Doing(again=again, anew=again)
-    given = command.make_context(words[0], words[1:], resilient_parsing=True).params
-    known = {"pipeline": given.get("pipeline") or "", "batch_id": given.get("batch")}
-    return Doing(again=again, anew=again, **known)
+    params = command.make_context(words[0], words[1:], resilient_parsing=True).params
+    fields = {"pipeline": params.get("pipeline") or "", "batch_id": params.get("batch")}
+    return Doing(again=again, anew=again, **fields)
 
 
-def _meant(words: list[str], error: SemelError) -> list[str]:
-    """The command line with the name of a pipeline that there is, if one is like the given one."""
+def _with_similar_pipeline(words: list[str], error: SemelError) -> list[str]:
+    """The command line with an existing pipeline's name in place of a misspelled one."""
     from semel.pipeline import UnknownPipelineError
 
     if not isinstance(error, UnknownPipelineError) or error.meant is None:
         return words
-    given, there = error.meant
-    return [there if word == given else word for word in words]
+    typed, existing = error.meant
+    return [existing if word == typed else word for word in words]
 
 
 def _help_of(words: list[str]) -> str:
-    """The line with the command that was meant, if one has a similar name; else the help of the
-    command, or of all.
+    """The same line with the command of a similar name, if there is one; else a line that prints
+    help.
     """
     name = words[0] if words else ""
     if name not in commands() and (close := get_close_matches(name, commands(), n=1)):

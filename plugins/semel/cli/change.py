@@ -1,4 +1,4 @@
-"""`semel accept | abandon | adopt | exact | collect`: what changes the ledger beside a run."""
+"""`semel accept | abandon | adopt | exact | collect`: the other commands that change the ledger."""
 
 import traceback
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,54 +21,56 @@ def accept(
     ] = None,
     same: Annotated[
         bool,
-        typer.Option("--same", help="It goes on in the partition that was read (checked)."),
+        typer.Option("--same", help="Resume the old partition, if the file's start still matches."),
     ] = False,
     lost: Annotated[
         bool,
-        typer.Option("--lost", help="What was seen of it and never read is gone: record that."),
+        typer.Option("--lost", help="Its unread records are lost for good: write that down."),
     ] = False,
     start: Annotated[
         int,
-        typer.Option("--from", min=0, help="The byte, or offset, that a new generation begins at."),
+        typer.Option("--from", min=0, help="The first byte, or offset, of the new generation."),
     ] = 0,
     columns: Annotated[
         bool, typer.Option("--columns", help="Let the output have new columns from here on.")
     ] = False,
     moved: Annotated[
-        bool, typer.Option("--moved", help="Its table or topic is where it is declared now.")
+        bool, typer.Option("--moved", help="The sink's table or topic is at its declared address.")
     ] = False,
     refused: Annotated[
         int | None,
-        typer.Option("--refused", metavar="BATCH", help="Keep rows that its table refuses apart."),
+        typer.Option("--refused", metavar="BATCH", help="Archive the rows that the table refuses."),
     ] = None,
     erased: Annotated[
         str | None,
-        typer.Option("--erased", metavar="A[..B]", help="Data of these batches were erased."),
+        typer.Option("--erased", metavar="A[..B]", help="You erased data of these batches."),
     ] = None,
     rows: Annotated[
         int,
-        typer.Option("--rows", min=0, help="With --erased: how many rows and kept records in all."),
+        typer.Option("--rows", min=0, help="With --erased: rows and archived records in all."),
     ] = 0,
     why: Annotated[
-        str, typer.Option("--why", metavar="TEXT", help="With --erased: the reason, which is kept.")
+        str, typer.Option("--why", metavar="TEXT", help="With --erased: the reason to record.")
     ] = "",
     late: Annotated[
-        bool, typer.Option("--late", help="Held windows are complete: the rest of them is late.")
+        bool, typer.Option("--late", help="Treat held windows as complete; more records are late.")
     ] = False,
     as_json: console.AsJson = False,
 ) -> None:
     """Settle a file that plan refused: as a new generation (default), --same or --lost.
 
-    A new generation is read from its start (or --from a byte): with a record_id, what it repeats is
-    dropped; by position it is written again. Of a topic that lost records it begins where others
-    have their places. --same goes on where the old file ended. --lost is for
-    records whose file is gone for good. The path is absolute, or below the data folder, the working
-    folder or the source's. Or: let the output have new --columns. Or, for a committed batch of
-    which the sink's table refuses rows: land the others, and keep the --refused ones apart. Or,
-    where the sink's table or topic was --moved, or its host has another name: go on there, if its
-    own notes prove that it is the same. Or: data of finalized batches were --erased on purpose, as
-    many --rows of the output and records of the archive in all. Or let the windows that are held
-    count as complete now, though --late records may still change them.
+    Semel reads a new generation from its start, or from --from. With a record_id it drops the
+    repeats; by position it writes all records again. In a topic that lost records, the generation
+    starts at the first offset that has another record now. --same resumes where the old file
+    ended. --lost is for a file that has disappeared for good. PATH is absolute, or relative to the
+    data folder, the working folder or the source's.
+
+    Without PATH: --columns lets the output have new columns. --refused finishes a committed batch
+    whose table refuses rows: finalize lands the other rows and archives these. --moved goes on at
+    the declared address of the table or topic, if the target's notes prove that it is the same
+    one. --erased records that you erased data of finalized batches; --rows counts rows of the
+    output and records of the archive together. --late completes the held windows now, and records
+    that arrive for them later are late.
 
     Example: semel accept flights flights/flights-2013-01-01.jsonl
     """
@@ -77,8 +79,8 @@ def accept(
         "--refused BATCH": refused is not None, "--erased A..B": erased is not None,
     }  # fmt: skip
     if sum(ways.values()) != 1:
-        *some, last = ways
-        raise typer.BadParameter(f"give either {', '.join(some)} or {last}")
+        *others, last = ways
+        raise typer.BadParameter(f"give either {', '.join(others)} or {last}")
     if ways["--erased A..B"] != bool(rows and why.strip()):
         raise typer.BadParameter("--erased A..B, --rows and --why go together")
     if same + lost + columns + bool(start) > 1:
@@ -107,32 +109,33 @@ def accept(
 
 
 def _next(ledger: "Ledger", spec: "Spec", verb: str, *, resume: bool) -> str:
-    """The line with the command that goes on: of this verb, or with a batch that waits for what was
-    accepted (`resume`), or a run. A run by intervals needs one, which gaps prints.
-    """
-    from semel.reports.gaps import GapReason, opened
-    from semel.reports.summary import resumes
+    """The `next:` line: resume the first planned batch (`resume`), or `verb`, or run.
 
-    waiting = [gap for gap in opened(ledger, spec) if gap.state is GapReason.PLANNED and resume]
+    A run by intervals needs its interval, which gaps prints.
+    """
+    from semel.reports.gaps import GapReason, open_gaps
+    from semel.reports.summary import resume_command
+
+    waiting = [gap for gap in open_gaps(ledger, spec) if gap.state is GapReason.PLANNED and resume]
     if waiting:
-        return f"next: {resumes(spec.name, waiting[0])}"
+        return f"next: {resume_command(spec.name, waiting[0])}"
     goes_on = "run" if spec.source.select == "arrival" else "gaps"
     return f"next: semel {verb or goes_on} {spec.name}"
 
 
 _Answer = tuple[dict[str, Any], list[str]]
-"""What a way of accept says: for scripts, and to a person."""
+"""The answer for scripts, and the lines for people."""
 
 
 def _file(ledger: "Ledger", spec: "Spec", path: str, *, same: bool, start: int) -> _Answer:
     from semel.repair.accept import accept_file
 
-    done, unit = accept_file(ledger, spec, path, same=same, start=start), spec.source.unit
-    how = "goes on in" if same else f"is read from {unit[:-1]} {done.start} on as"
-    how = "is read already in" if done.found else how
-    new = f"partition {done.source_partition_id}, generation {done.generation}"
-    gone = [f"lost: {unit} {a} to {b} of partition {part}" for part, a, b in done.lost]
-    return {"accepted": done}, [f"{done.name} {how} {new}", *gone]
+    accepted, unit = accept_file(ledger, spec, path, same=same, start=start), spec.source.unit
+    how = "goes on in" if same else f"is read from {unit[:-1]} {accepted.start} on as"
+    how = "is read already in" if accepted.found else how
+    new = f"partition {accepted.source_partition_id}, generation {accepted.generation}"
+    losses = [f"lost: {unit} {a} to {b} of partition {part}" for part, a, b in accepted.lost]
+    return {"accepted": accepted}, [f"{accepted.name} {how} {new}", *losses]
 
 
 def _lost(ledger: "Ledger", spec: "Spec", path: str) -> _Answer:
@@ -144,10 +147,11 @@ def _lost(ledger: "Ledger", spec: "Spec", path: str) -> _Answer:
 
 def _erased(ledger: "Ledger", spec: "Spec", erased: str, rows: int, why: str) -> _Answer:
     from semel.model.batch import numbers
-    from semel.repair.erased import accept_erased
+    from semel.repair.erasure import accept_erased
 
-    gone = accept_erased(ledger, spec, numbers(erased), lacking=rows, why=why)
-    return {"erased": gone}, [f"erased: {one}" for one in gone] or ["this was recorded before"]
+    erasures = accept_erased(ledger, spec, numbers(erased), lacking=rows, why=why)
+    lines = [f"erased: {erasure}" for erasure in erasures]
+    return {"erased": erasures}, lines or ["this was recorded before"]
 
 
 def _refused(ledger: "Ledger", spec: "Spec", batch: int) -> _Answer:
@@ -184,7 +188,7 @@ def abandon(
     reason: Annotated[str, typer.Option(help="Kept with the batch.")] = "abandoned by hand",
     as_json: console.AsJson = False,
 ) -> None:
-    """Give up a batch that never committed; its records are planned again by the next run.
+    """Give up a batch that never committed. The next run plans its records again.
 
     Example: semel abandon 17
     """
@@ -194,12 +198,12 @@ def abandon(
 
     with Ledger() as ledger:
         ranges = give_up(ledger, batch, reason)
-        about = ledger.rows("look", "batch", batch_id=batch)[0]
+        row = ledger.rows("look", "batch", batch_id=batch)[0]
     text = f"batch {batch} is abandoned; "
-    if about["replays"] and not ranges:
-        text += f"the output of batch {about['replays']} stays what it is"
-    elif about["admits"]:
-        text += f"the dead letters of batch {about['admits']} stay what they are"
+    if row["replays"] and not ranges:
+        text += f"the output of batch {row['replays']} stays what it is"
+    elif row["admits"]:
+        text += f"the dead letters of batch {row['admits']} stay what they are"
     else:
         text += f"{count(ranges, 'range')} of its source {'is' if ranges == 1 else 'are'} free, "
         text += f"and the next run plans {'it' if ranges == 1 else 'them'}"
@@ -213,26 +217,26 @@ def adopt(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
     forget_ids: Annotated[
         bool,
-        typer.Option("--forget-ids", help="Go on without ids that neither files nor source hold."),
+        typer.Option("--forget-ids", help="Go on without ids that no file and no source has."),
     ] = False,
     as_json: console.AsJson = False,
 ) -> None:
-    """Take over what a lost ledger's batches left in a pipeline's sink: batches, claims, ids.
+    """Restore batches, claims and ids of a lost ledger from a pipeline's sink and archive.
 
-    Adopt every pipeline before any of them runs. The same command again changes nothing.
+    Adopt every pipeline before you run any pipeline. The same command again changes nothing.
 
     Example: semel adopt flights
     """
     from semel import pipeline as pipelines
     from semel.ledger import Ledger
     from semel.repair.adopt import adopt as take_over
-    from semel.repair.adopt import told
+    from semel.repair.adopt import describe
 
     spec = pipelines.find(pipeline)
     others = [other for other in pipelines.loadable() if other.name != spec.name]
     with Ledger() as ledger:
-        done = take_over(ledger, spec, others, forget_ids=forget_ids, log=console.say)
-    console.emit({"adopted": done}, as_json=as_json, render=lambda: print(told(done)))
+        adopted = take_over(ledger, spec, others, forget_ids=forget_ids, log=console.say)
+    console.emit({"adopted": adopted}, as_json=as_json, render=lambda: print(describe(adopted)))
 
 
 @options.resumes
@@ -240,21 +244,21 @@ def exact(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
     as_json: console.AsJson = False,
 ) -> None:
-    """Make a pipeline exactly once that was at least once: its catalog learns the horizon's ids.
+    """Change a pipeline from at least once to exactly once: register the horizon's ids.
 
-    Take `guarantee: at_least_once` out of its file first. The same command again changes nothing.
+    First remove `guarantee: at_least_once` from its YAML. The same command again changes nothing.
 
     Example: semel exact flights
     """
     from semel import pipeline as pipelines
     from semel.ledger import Ledger
     from semel.repair.exact import exact as make_exact
-    from semel.repair.exact import told
+    from semel.repair.exact import describe
 
     spec = pipelines.find(pipeline)
     with Ledger() as ledger:
-        done = make_exact(ledger, spec, log=console.say)
-    console.emit({"exact": done}, as_json=as_json, render=lambda: print(told(done)))
+        since = make_exact(ledger, spec, log=console.say)
+    console.emit({"exact": since}, as_json=as_json, render=lambda: print(describe(since)))
 
 
 @options.resumes
@@ -275,35 +279,35 @@ def collect(
     from semel.ledger import Ledger
     from semel.reports import summary
 
-    done, failed = [], []
+    collected, failed = [], []
     names = sorted({declared_name(path) for path in pipelines.declarations()})
     with Ledger() as ledger:
         for name in [pipeline] if pipeline else names:
             try:
-                done.append(collect_one(ledger, pipelines.find(name), console.say))
-            except Exception as error:  # Also a defect: the other pipelines are collected anyway.
+                collected.append(collect_one(ledger, pipelines.find(name), console.say))
+            except Exception as error:  # Even after a bug, collect the other pipelines.
                 if pipeline:
                     raise
                 if not isinstance(error, SemelError):
                     traceback.print_exc()
-                    what = f"unexpected {type(error).__name__}: {error}; this is a defect of semel"
-                    error = TerminalError(what, next=NO_STEP)
+                    text = f"unexpected {type(error).__name__}: {error}. "
+                    error = TerminalError(f"{text}This is a bug of semel: report it", next=NO_STEP)
                 failed.append((name, error))
-    done = [one for one in done if one is not None]
+    collected = [each for each in collected if each is not None]
 
     def render() -> None:
-        for one in done:
-            print(summary.collect(one))
+        for each in collected:
+            print(summary.collect(each))
         for name, error in failed:
             next = error.next_step(_collecting(name))
             console.fail(error, f"collect of {name} failed: {error}", next, as_json=False)
-        for one in done:
-            if one.damaged:  # Its lines say what to restore.
-                print(f"next: semel collect {one.pipeline}")
-        if not done and not failed:
+        for each in collected:
+            if each.damaged:  # The summary's lines name the files to restore.
+                print(f"next: semel collect {each.pipeline}")
+        if not collected and not failed:
             print("there is nothing to collect")
 
-    told = [
+    failures = [
         {
             "pipeline": name,
             "error": type(error).__name__,
@@ -312,12 +316,12 @@ def collect(
         }
         for name, error in failed
     ]
-    console.emit({"collected": done, "failed": told}, as_json=as_json, render=render)
-    if failed or any(one.damaged for one in done):
+    console.emit({"collected": collected, "failed": failures}, as_json=as_json, render=render)
+    if failed or any(each.damaged for each in collected):
         raise typer.Exit(1)
 
 
 def _collecting(name: str) -> Doing:
-    """collect of one pipeline, and how it is done again."""
+    """The command that collects one pipeline again, for an error's `next`."""
     again = f"semel collect {name}"
     return Doing(again=again, anew=again, pipeline=name)

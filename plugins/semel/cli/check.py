@@ -1,4 +1,4 @@
-"""`semel check`: whether ledger, Spark, executors and folders are as semel needs them."""
+"""`semel check`: do the ledger, Spark, its executors and the folders work as semel needs them?"""
 
 from contextlib import suppress
 from dataclasses import asdict
@@ -39,32 +39,33 @@ def check(
         except SpecError as error:
             broken = first_line(error)
 
-    found = look(specs, spark, console.say)
+    checkup = look(specs, spark, console.say)
     for name in sorted({name for spec in specs for name in spec.notify}):
         from semel.airflow import notify
 
-        found.add(f"notify {name}", *notify.in_this_shell(name))
+        checkup.add(f"notify {name}", *notify.describe_in_shell(name))
     for spec in (spec for spec in specs if spec.source.upstream):
         with suppress(SemelError), Ledger() as ledger:
             for refusal in gaps(ledger, spec).refusals:
                 text = f"{spec.name}: {refusal.name}: {refusal.detail}"
-                found.add("source", text, f"semel gaps {spec.name}")
+                checkup.add("source", text, f"semel gaps {spec.name}")
     if broken:
-        found.add("pipelines", broken, "semel validate")
+        checkup.add("pipelines", broken, "semel validate")
 
     def render() -> None:
         from rich.text import Text
 
         table = console.table("", "checked", "found", folded=["found"])
-        for one in found.checks:
-            detail = Text(one.detail + (f"\n-> {one.remedy}" if one.remedy else ""))
-            table.add_row("[green]ok[/]" if one.ok else "[red]WRONG[/]", one.name, detail)
+        for check in checkup.checks:
+            detail = Text(check.detail + (f"\n-> {check.remedy}" if check.remedy else ""))
+            table.add_row("[green]ok[/]" if check.ok else "[red]WRONG[/]", check.name, detail)
         console.show(table)
-        wrong = sum(not one.ok for one in found.checks)
-        print(f"{wrong} of {len(found.checks)} checks say what to do" if wrong else "all is right")
+        wrong = sum(not check.ok for check in checkup.checks)
+        total = len(checkup.checks)
+        print(f"{wrong} of {total} checks failed: see the -> lines" if wrong else "all is right")
 
-    checks = [{"ok": one.ok, **asdict(one)} for one in found.checks]
-    payload = {"ok": found.ok, "checks": checks, "executors": found.answers}
+    checks = [{"ok": check.ok, **asdict(check)} for check in checkup.checks]
+    payload = {"ok": checkup.ok, "checks": checks, "executors": checkup.answers}
     console.emit(payload, as_json=as_json, render=render)
-    if not found.ok:
+    if not checkup.ok:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`semel compare`: does the live path give what the batch path gives?"""
+"""`semel compare`: do many small batches give the same output as one large batch?"""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from semel.compare import Comparison, Difference, Side
 
 DIFFERENCES_SHOWN = 20
-"""Differences that `semel compare` shows unless told otherwise; all are counted."""
+"""Differences that `semel compare` shows by default. It counts all."""
 
 DIFFERENCES_SHOWN_MAX = 1_000
-"""Differences that it shows at most: for each a file may be read once more."""
+"""Differences that it shows at most, because it may read a file again for each."""
 
 _FOR_AUDIT = {"unknown", "output_changed", "source_changed"}
 _KINDS = {
@@ -33,34 +33,35 @@ def compare(
         typer.Option(
             metavar="START END",
             formats=options.DATES,
-            help="Batches whose interval lies in [START, END), in UTC; with select: arrival those "
-            "that committed then.",
+            help="Batches with an interval in [START, END), in UTC; with select: arrival, batches "
+            "that committed in it.",
         ),
     ] = None,
     batches: Annotated[
-        str | None, typer.Option(metavar="A[..B]", help="Batches by number, in place of that.")
+        str | None, typer.Option(metavar="A[..B]", help="Batches by number, without --interval.")
     ] = None,
     other: Annotated[
         str | None,
         typer.Option(
-            "--with", metavar="PIPELINE2", help="Compare with its output of the same interval."
+            "--with", metavar="PIPELINE2", help="Compare with the output of another pipeline."
         ),
     ] = None,
     limit: Annotated[
         int,
         typer.Option(
-            min=0, max=DIFFERENCES_SHOWN_MAX, help="Differences to show; all are counted."
+            min=0, max=DIFFERENCES_SHOWN_MAX, help="Differences to show; it counts all."
         ),
     ] = DIFFERENCES_SHOWN,
     spark: options.Spark = None,
     as_json: console.AsJson = False,
 ) -> None:
-    """Check that many small batches gave what one batch gives that reads all of it at once.
+    """Check that many small batches gave the same output as one large batch.
 
-    What the finalized batches of a range read is read again, as one batch, by the same stage, into
-    a scratch folder, which is removed again. The two outputs are compared as sets, by record id, by
-    position or by whole rows; where windows are counted merged, by window and key. Each difference
-    is told with its cause. Nothing of the pipeline changes. Exit code 0: equal; 1: different.
+    The same stage reads the records of all finalized batches in a range again, as one batch, into
+    a scratch folder, and removes the folder at the end. Semel compares the two outputs as sets: by
+    record id, by position or by whole rows; for an aggregate, by window and key, after merging. It
+    prints each difference with its cause. Nothing of the pipeline changes. Exit code 0: equal; 1:
+    different.
 
     Example: semel compare flights --interval 2026-01-01 2026-01-08
     """
@@ -80,61 +81,63 @@ def compare(
     second = pipelines.find(other) if other is not None else None
 
     with Ledger() as ledger:
-        found = look(
+        comparison = look(
             ledger,
             spec,
             wanted,
             open_job=lambda: open_engine(spark or settings.spark_remote(), console.say),
             other=second,
-            shown=limit,
+            difference_limit=limit,
             log=console.say,
         )
 
-    told = spec.limits.log_samples and (second is None or second.limits.log_samples)
-    lines = _lines(found, spec.source.unit, told=told)
-    payload = {"equal": found.equal, **vars(found)}
+    samples = spec.limits.log_samples and (second is None or second.limits.log_samples)
+    lines = _lines(comparison, spec.source.unit, samples=samples)
+    payload = {"equal": comparison.equal, **vars(comparison)}
     console.emit(payload, as_json=as_json, render=lambda: print("\n".join(lines)))
-    if not found.equal:
+    if not comparison.equal:
         raise typer.Exit(1)
 
 
-def _lines(found: "Comparison", unit: str, *, told: bool) -> list[str]:
-    live = "the live path" if found.counts else found.pipeline
-    other = "the batch path" if found.counts else found.other
+def _lines(comparison: "Comparison", unit: str, *, samples: bool) -> list[str]:
+    """The lines for people. Without `samples` they explain why no row's values are in them."""
+    live = "the live path" if comparison.counts else comparison.pipeline
+    other = "the batch path" if comparison.counts else comparison.other
     names = {"live": live, "other": other}
-    numbers = f"{found.batches[0]}"
-    if len(found.batches) > 1:
-        numbers = f"{numbers} to {found.batches[-1]}, {len(found.batches):,} batches"
+    batches, differences = comparison.batches, comparison.differences
+    numbers = f"{batches[0]}"
+    if len(batches) > 1:
+        numbers = f"{numbers} to {batches[-1]}, {len(batches):,} batches"
     by = {
         "id": "record id", "position": "position", "row": "whole rows", "window": "window and key"
-    }[found.by]  # fmt: skip
-    rows = f"{found.rows_live:,} rows of {live}, {found.rows_other:,} of {other}"
+    }[comparison.by]  # fmt: skip
+    rows = f"{comparison.rows_live:,} rows of {live}, {comparison.rows_other:,} of {other}"
     lines = []
-    for one in found.differences:
-        lines += _difference(one, names, unit, "window" if found.by == "window" else "id")
-    if lines and not told:
-        lines.append("what rows hold is not shown: limits.log_samples is false")
-    if found.total > len(found.differences):
-        lines.append(f"and {found.total - len(found.differences):,} more differences")
-    lines.append(f"{found.pipeline}, batch {numbers}: {rows}, matched by {by}")
-    for side, counted in found.apart.items():
+    for difference in differences:
+        lines += _difference(difference, names, unit, "window" if by == "window and key" else "id")
+    if lines and not samples:
+        lines.append("limits.log_samples is false, so no values of rows are printed")
+    if comparison.total > len(differences):
+        lines.append(f"and {comparison.total - len(differences):,} more differences")
+    lines.append(f"{comparison.pipeline}, batch {numbers}: {rows}, matched by {by}")
+    for side, reasons in comparison.apart.items():
         name = names[side.removeprefix("only_")]
-        counts = ", ".join(f"{reason} {count:,}" for reason, count in counted.items())
+        counts = ", ".join(f"{reason} {count:,}" for reason, count in reasons.items())
         lines.append(f"records that only {name} kept out: {counts}")
-    if found.equal:
+    if comparison.equal:
         return [*lines, "equal"]
-    causes = ", ".join(f"{cause} {count:,}" for cause, count in found.causes.items())
-    lines.append(f"different: {found.total:,} ({causes})")
-    if found.causes.keys() & _FOR_AUDIT:
-        lines.append(f"next: semel audit {found.pipeline}")
+    causes = ", ".join(f"{cause} {count:,}" for cause, count in comparison.causes.items())
+    lines.append(f"different: {comparison.total:,} ({causes})")
+    if comparison.causes.keys() & _FOR_AUDIT:
+        lines.append(f"next: semel audit {comparison.pipeline}")
     return lines
 
 
-def _difference(one: "Difference", names: dict[str, str], unit: str, key: str) -> list[str]:
-    what = f"{key} {one.id}: " if one.id is not None else ""
-    kind = _KINDS[one.kind].format_map(names)
-    lines = [f"{what}{kind}: {one.cause}: {one.why}"]
-    for side, name in ((one.live, names["live"]), (one.other, names["other"])):
+def _difference(difference: "Difference", names: dict[str, str], unit: str, key: str) -> list[str]:
+    subject = f"{key} {difference.id}: " if difference.id is not None else ""
+    kind = _KINDS[difference.kind].format_map(names)
+    lines = [f"{subject}{kind}: {difference.cause}: {difference.why}"]
+    for side, name in ((difference.live, names["live"]), (difference.other, names["other"])):
         lines += [f"    {name}: {part}" for part in _side(side, unit)]
     return lines
 

@@ -1,4 +1,4 @@
-"""`semel days`: what of each interval is finalized, and the commands that read the rest."""
+"""`semel days`: the progress of each interval, and the commands that read the missing records."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -22,10 +22,10 @@ def days(
     until: options.Until = None,
     as_json: console.AsJson = False,
 ) -> None:
-    """List how far each interval is: of the schedule, or days; the last 31 unless told otherwise.
+    """List the progress of each interval of the schedule, or of each day; by default, the last 31.
 
-    Looks at the ledger and at the source, and changes nothing. A pipeline that takes what has
-    arrived has no intervals: its batches are listed by the day of their commit.
+    Reads the ledger and the source, and changes nothing. A pipeline with `select: arrival` has no
+    intervals, so its batches stand on the day of their commit.
 
     Example: semel days flights --from 2013-01-01 --to 2013-01-07
     """
@@ -42,7 +42,7 @@ def days(
             ledger, spec, sight, now=datetime.now(UTC), **options.days(since, until)
         )
     items, unit = f"{spec.source.part}s", spec.source.unit
-    refused = summary.refused(pipeline, sight.gaps.refusals, spec.source.part)
+    refused = summary.refusal_lines(pipeline, sight.gaps.refusals, spec.source.part)
     console.emit(answer, as_json=as_json, render=lambda: _render(answer, items, unit, refused))
 
 
@@ -65,13 +65,13 @@ def _row(day: "DayCell", unit: str) -> list[str]:
     account = (counts.records_read, counts.survivors, counts.quarantined + counts.late)
     numbers = [f"{n:,}" for n in account] if day.counted else [""] * 3
     silent = ", no sign of life" if day.silent else ""
-    state, left = f"{day.state}{silent}", unsettled(day.seen, unit)
-    return [interval(day.start, day.end), state, *numbers, _batches(day), left]
+    state, missing = f"{day.state}{silent}", unsettled(day.seen, unit)
+    return [interval(day.start, day.end), state, *numbers, _batches(day), missing]
 
 
 def _batches(day: "DayCell") -> str:
-    """The newest batches of a cell; one that is longer than the cell is marked, and one that was
-    replayed names the newest replay.
+    """The newest batches of a cell. `*` marks a batch longer than the cell; a replayed batch is
+    printed with its newest replay.
     """
     texts = [
         f"{b.batch_id}{'' if b.whole else '*'}"
@@ -82,12 +82,12 @@ def _batches(day: "DayCell") -> str:
     return ", ".join(texts) + (f" and {more:,} more" if more else "")
 
 
-def unsettled(seen: "SourceCell | None", unit: str) -> str:
-    """What of some time is not finalized: `2 unclaimed (78 bytes), 1 refused`."""
-    if seen is None:
+def unsettled(cell: "SourceCell | None", unit: str) -> str:
+    """The parts of a cell that are not finalized: `2 unclaimed (78 bytes), 1 refused`."""
+    if cell is None:
         return ""
-    counts = {name: getattr(seen, name) for name in _UNSETTLED}
-    words = {"open": "in an open batch", "unclaimed": f"unclaimed ({seen.left:,} {unit})"}
+    counts = {name: getattr(cell, name) for name in _UNSETTLED}
+    words = {"open": "in an open batch", "unclaimed": f"unclaimed ({cell.left:,} {unit})"}
     return ", ".join(f"{n:,} {words.get(name, name)}" for name, n in counts.items() if n)
 
 
@@ -101,37 +101,38 @@ def _notes(answer: "Days", items: str, unit: str) -> list[str]:
     if answer.ahead:
         day = f"{answer.ahead:%F}"
         lines += [
-            f"the source has {items} of times yet to come, the last of {day}: a zip archive or a "
-            "wrong clock may have set them. Correct them, or run their intervals",
+            f"the source has {items} with times in the future, up to {day}: a zip archive or a "
+            "wrong clock may have set them. Correct the times, or run their intervals",
             f"next: semel days {answer.pipeline} --from {day} --to {day}",
         ]
     if answer.cut:
         lines.append(
-            f"more than {DAYS_BATCHES_MAX:,} batches: those before "
-            f"{answer.days[0].start:%F} are not shown; ask with --to"
+            f"only the newest {DAYS_BATCHES_MAX:,} batches are shown, from "
+            f"{answer.days[0].start:%F} on. Show older ones with --to"
         )
     if answer.by_commit:
         lines.append(
-            f"{answer.pipeline} takes what has arrived (select: arrival): it has no intervals, and "
-            "each batch stands on the day of its commit"
+            f"{answer.pipeline} has no intervals (select: arrival), so each batch is on the day of "
+            "its commit"
         )
     if text := unsettled(answer.undated, unit):
-        where = "not finalized" if answer.by_commit else "elsewhere, or of an unknown day"
+        where = "not finalized" if answer.by_commit else "on other days, or of an unknown day"
         lines.append(f"{where}: {items} {text}; `semel gaps {answer.pipeline}` lists them")
     if answer.newest_complete:
         lines.append(
             f"the newest complete window: {interval(*answer.newest_complete)}; "
-            f"`semel windows {answer.pipeline}` lists the newest"
+            f"`semel windows {answer.pipeline}` lists the newest windows"
         )
     todo = _commands(answer)
     lines += [f"next: {command}" for command in todo[:FILES_NAMED_MAX]]
-    if rest := todo[FILES_NAMED_MAX :]:
-        lines.append(f"and {len(rest):,} more, the first of them `{rest[0]}`")
+    if more := todo[FILES_NAMED_MAX :]:
+        lines.append(f"and {len(more):,} more, beginning with `{more[0]}`")
     return lines
 
 
 def _longer(answer: "Days") -> list[str]:
-    """The batches that count in no line, because they are of several, with their accounts."""
+    """A line for each batch that spans several cells, and so is counted in none, with its account.
+    """
     from semel.reports.summary import interval
 
     longer = {b.batch_id: b for day in answer.days for b in day.batches if not b.whole}
@@ -153,7 +154,8 @@ def _account(batch: "BatchOfDay") -> str:
 
 
 def _commands(answer: "Days") -> list[str]:
-    """What reads the rest: one command for adjacent intervals, unless an open batch has one."""
+    """The commands that read the missing records: one for adjacent intervals without open batches.
+    """
     from semel.reports.days import CellState
     from semel.reports.intervals import moment
 

@@ -1,4 +1,4 @@
-"""`semel explain`: what a batch runs in Spark: what is fused, what is lifted, what shuffles."""
+"""`semel explain`: Spark's stages for a batch, with fused steps, lifted sums and shuffles."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ import typer
 from semel import console
 
 if TYPE_CHECKING:
-    from semel.spark.explain import Explained, Stage, Step
+    from semel.spark.explain import BatchPlan, Stage, Step
 
 _PLANNER = "local[1]"
 
@@ -23,9 +23,9 @@ def explain(
     plan: Annotated[bool, typer.Option("--plan", help="Print Spark's own plans, too.")] = False,
     as_json: console.AsJson = False,
 ) -> None:
-    """Show the stages that Spark makes of a batch: what is fused, lifted, and shuffled.
+    """Show the stages that Spark makes of a batch, with fused steps, lifted sums and shuffles.
 
-    Plans in a Spark of its own, and runs nothing; asks neither the source nor the ledger.
+    Plans in a Spark of its own and runs no job. It needs neither the source nor the ledger.
 
     Example: semel explain flights
     """
@@ -35,18 +35,18 @@ def explain(
     from semel.spark.settings import CONNECT_VARIABLES
 
     spec = pipelines.find(pipeline)
-    for name in CONNECT_VARIABLES:  # A plan is seen in a driver's own JVM alone.
+    for name in CONNECT_VARIABLES:  # Over Spark Connect, a plan is not visible.
         os.environ.pop(name, None)
     with ExitStack() as stack:
-        with _jvm_kept_quiet():
+        with _quiet_jvm():
             engine = stack.enter_context(session.open_engine(_PLANNER, console.say))
         answer = ask(spec, engine)
     console.emit(answer, as_json=as_json, render=lambda: _render(answer, plans=plan))
 
 
 @contextmanager
-def _jvm_kept_quiet() -> Iterator[None]:
-    """Show what a JVM that starts here writes to standard error only where its start fails."""
+def _quiet_jvm() -> Iterator[None]:
+    """Hide the standard error of a JVM that starts here, unless its start fails."""
     sys.stderr.flush()
     screen = os.dup(2)
     with tempfile.TemporaryFile() as log:
@@ -62,7 +62,7 @@ def _jvm_kept_quiet() -> Iterator[None]:
             os.close(screen)
 
 
-def _render(answer: "Explained", *, plans: bool) -> None:
+def _render(answer: "BatchPlan", *, plans: bool) -> None:
     from rich.text import Text
 
     print(f"{answer.pipeline}, as Spark {answer.spark} plans a batch of several tasks")
@@ -81,7 +81,7 @@ def _render(answer: "Explained", *, plans: bool) -> None:
 
 
 def _steps(steps: "tuple[Step, ...]") -> list[str]:
-    """A line for each step; what Spark compiles to one function is on one line."""
+    """A line for each step. Steps that Spark compiles to one function share a line."""
     lines = []
     for (runs, fused), group in groupby(steps, lambda step: (step.runs, step.fused)):
         texts = [step.text for step in group]
@@ -92,7 +92,7 @@ def _steps(steps: "tuple[Step, ...]") -> list[str]:
 
 
 def _end(stage: "Stage") -> list[str]:
-    """How the rows of a stage leave it."""
+    """A line that says where the rows of a stage go. Empty for the result stage."""
     from semel.declare.wording import count
 
     if stage.ends == "result":
@@ -114,10 +114,10 @@ def _tasks(number: int | None) -> str:
     return "of the batch" if number is None else f"{number:,}"
 
 
-def _shuffles(answer: "Explained") -> str:
+def _shuffles(answer: "BatchPlan") -> str:
     from semel.declare.wording import count
 
-    told = f"{count(answer.shuffles, 'shuffle')} of a batch"
+    text = f"a batch has {count(answer.shuffles, 'shuffle')}"
     if answer.shuffles_of_one_task < answer.shuffles:
-        told += f", {answer.shuffles_of_one_task} where one task reads all of it"
-    return told
+        text += f", or {answer.shuffles_of_one_task} if one task reads all of it"
+    return text

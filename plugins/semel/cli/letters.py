@@ -1,4 +1,4 @@
-"""`semel letters`: the records that were set aside. Nothing here changes anything."""
+"""`semel letters`: print the dead letters of a pipeline. It changes nothing."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,61 +11,61 @@ if TYPE_CHECKING:
 
 
 LETTERS_SHOWN_MAX = 10_000
-"""Dead letters that it prints at most: they are in memory; a file of them is Parquet."""
+"""Dead letters that it prints at most, because it holds them in memory."""
 
 
 def letters(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
     batch: Annotated[
-        int | None, typer.Option("--batch", metavar="N", help="Those of one batch.")
+        int | None, typer.Option("--batch", metavar="N", help="Only those of this batch.")
     ] = None,
     reason: Annotated[
-        str | None, typer.Option("--reason", help="Those of one reason, such as type_mismatch.")
+        str | None, typer.Option("--reason", help="Only this reason, such as type_mismatch.")
     ] = None,
     count: Annotated[
         int, typer.Option(min=1, max=LETTERS_SHOWN_MAX, help="How many, newest first.")
     ] = limits.LETTERS_SHOWN,
     as_json: console.AsJson = False,
 ) -> None:
-    """Print the dead letters of finalized batches: where each was, what is wrong, its text.
+    """Print the dead letters of finalized batches: position, reason and text of each.
 
-    A record that cannot be taken is set aside alone, with its bytes. Its id is not remembered: a
-    corrected one passes later. Lines are counted in the source while its file is unchanged. Rows
-    that a table refused (`semel accept --refused`) are shown too. What each reason means is in
-    docs/bad-input.md.
+    Semel sets aside a record that does not fit the declaration, with its bytes. The catalog does
+    not register its id, so a corrected copy passes later. A line number is known only while the
+    file is unchanged. Rows that a table refused (`semel accept --refused`) are listed too.
+    docs/bad-input.md explains each reason.
 
     Example: semel letters flights --reason type_mismatch
     """
     from semel import pipeline as pipelines
-    from semel.reports.dead_letters import KNOWN
+    from semel.reports.dead_letters import LETTER_REASONS
     from semel.reports.dead_letters import letters as look_for
 
     spec = pipelines.find(pipeline)
-    if reason is not None and reason not in KNOWN:
-        raise typer.BadParameter(f"{reason!r} is not a reason; the reasons are {', '.join(KNOWN)}")
-    found = look_for(spec, batch_id=batch, reason=reason, count=count)
+    if reason is not None and reason not in LETTER_REASONS:
+        raise typer.BadParameter(f"{reason!r} is not a reason; the reasons are {', '.join(LETTER_REASONS)}")
+    answer = look_for(spec, batch_id=batch, reason=reason, count=count)
 
     def render() -> None:
         of = f" of batch {batch}" if batch is not None else ""
         kind = f"dead letters ({reason})" if reason else "dead letters"
-        if not found.total:
+        if not answer.total:
             print(f"{pipeline} has no {kind}{of}")
             return
-        for letter in found.letters:
+        for letter in answer.letters:
             _print(letter, spec.source.unit[:-1])
-        shown = f"{len(found.letters):,} of {found.total:,}"
-        batches = "1 batch" if found.batches == 1 else f"{found.batches:,} batches"
-        print(f"{shown} {kind} of {pipeline}{of}, in {batches}; the newest first")
+        share = f"{len(answer.letters):,} of {answer.total:,}"
+        batches = "1 batch" if answer.batches == 1 else f"{answer.batches:,} batches"
+        print(f"{share} {kind} of {pipeline}{of}, in {batches}; the newest first")
         if not spec.limits.log_samples:
-            print("what they hold is not shown: limits.log_samples is false")
-        print(f"as Parquet: {found.folder}")
-        if len(found.letters) < found.total:
-            more = min(found.total, LETTERS_SHOWN_MAX)
+            print("limits.log_samples is false, so their texts are not printed")
+        print(f"as Parquet: {answer.folder}")
+        if len(answer.letters) < answer.total:
+            more = min(answer.total, LETTERS_SHOWN_MAX)
             options = f" --batch {batch}" if batch is not None else ""
             options += f" --reason {reason}" if reason else ""
             print(f"next: semel letters {pipeline}{options} --count {more}")
 
-    console.emit(found, as_json=as_json, render=render)
+    console.emit(answer, as_json=as_json, render=render)
 
 
 def _print(letter: "Letter", unit: str) -> None:

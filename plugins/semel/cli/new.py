@@ -1,4 +1,4 @@
-"""`semel new`: a pipeline's file, drafted from samples."""
+"""`semel new`: draft a pipeline's file from samples."""
 
 import os
 import shlex
@@ -24,18 +24,18 @@ def new(
         list[Path], typer.Argument(metavar="SAMPLE...", help="Files like those it will read.")
     ],
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Take what is proposed, ask nothing.")
+        bool, typer.Option("--yes", "-y", help="Take each proposal, ask nothing.")
     ] = False,
     as_json: console.AsJson = False,
 ) -> None:
     """Draft a pipeline from sample files, try it on them, and write its commented YAML file.
 
-    Format, schema, record id, times and the files' pattern are inferred; on a terminal each guess
-    that matters is asked about. Nothing is overwritten, and neither Airflow nor Spark is needed.
+    Infers format, schema, record id, times and the files' pattern. On a terminal it asks about
+    each guess that matters. Overwrites nothing, and needs neither Airflow nor Spark.
 
     Example: semel new orders data/orders/*.csv --yes
     """
-    from semel.cli.new_questions import asked
+    from semel.cli.new_questions import ask_user
     from semel.infer import draft as drafts
     from semel.infer import sample
     from semel.infer.text import yaml_of
@@ -45,102 +45,105 @@ def new(
     if not yes and (as_json or not sys.stdin.isatty()):
         files = " ".join(quoted(str(path)) for path in samples)
         raise TerminalError(
-            "there is no terminal to ask questions on; --yes takes what is proposed",
+            "there is no terminal to ask questions on. Accept each proposal with --yes",
             next=f"semel new {quoted(name)} {files} --yes",
         )
     target = target_of(name)
     try:
-        read = sample.read(samples)
-        made, tried = drafts.widened(drafts.draft(name, read), read)
+        sampled = sample.read_samples(samples)
+        draft, trial = drafts.widen_to_fit(drafts.draft(name, sampled), sampled)
         if not yes:
-            made, tried = asked(made, tried, read)
-        found = drafts.find(made, read)
+            draft, trial = ask_user(draft, trial, sampled)
+        finding = drafts.find_files(draft, sampled)
     except SemelError as error:
         error.next = error.next or NO_STEP  # The same samples would fail again.
         error.next += " --yes" * (yes and "semel new " in error.next)
         raise
-    write(target, yaml_of(made, tried, read))
+    write(target, yaml_of(draft, trial, sampled))
     payload = {
         "pipeline": name,
         "file": target,
-        "sampled": str(read),
-        "records": tried.records,
-        "quarantined": tried.quarantined,
-        "reasons": tried.reasons,
-        "example": tried.example,
-        "files_found": found.files,
-        "files_refused": found.refused,
-        "declared": made.document(),
+        "sampled": str(sampled),
+        "records": trial.records,
+        "quarantined": trial.quarantined,
+        "reasons": trial.reasons,
+        "example": trial.example,
+        "files_found": finding.files,
+        "files_refused": finding.refused,
+        "declared": draft.document(),
         "columns": [
             {"name": column, "type": guess.type, "nulls": guess.nulls,
              "exceptions": guess.exceptions, "examples": guess.examples, "notes": guess.notes}
-            for column, guess in made.guesses.items()
+            for column, guess in draft.guesses.items()
         ],
-        "repeats": made.identity.repeats,
-        "record_id_candidates": made.identity.others,
-        "next": _next(name, target, found),
+        "repeats": draft.identity.repeats,
+        "record_id_candidates": draft.identity.others,
+        "next": _next(name, target, finding),
     }  # fmt: skip
-    console.emit(payload, as_json=as_json, render=lambda: _tell(made, tried, read, target, found))
+    console.emit(
+        payload, as_json=as_json, render=lambda: _render(draft, trial, sampled, target, finding)
+    )
 
 
-def _next(name: str, target: Path, found: "SourceFinding") -> list[str]:
-    """The commands that come next, as they are typed."""
+def _next(name: str, target: Path, finding: "SourceFinding") -> list[str]:
+    """The next commands, for a shell."""
     here = os.path.relpath(target) if target.is_relative_to(Path.cwd()) else str(target)
-    interval = f" --interval {found.days[0]} {found.days[1]}" if found.days else ""
+    interval = f" --interval {finding.days[0]} {finding.days[1]}" if finding.days else ""
     return [f"semel validate {shlex.quote(here)}", f"semel run {name}{interval}"]
 
 
-def _tell(
-    made: "PipelineDraft", tried: "Trial", read: "Samples", target: Path, found: "SourceFinding"
-) -> None:
-    """What was read and inferred, what to look at, and what to do now."""
-    print(f"read {read}")
+def _render(
+    draft: "PipelineDraft", trial: "Trial", samples: "Samples", target: Path,
+    finding: "SourceFinding",
+) -> None:  # fmt: skip
+    """Print the samples, the guesses, the doubtful ones among them, and the next commands."""
+    print(f"read {samples}")
     print(
-        f"{wording.count(tried.records, 'record')}, {tried.quarantined:,} of them quarantined"
-        + (f" ({tried.told}); one of them: {tried.example}" if tried.told else "")
+        f"{wording.count(trial.records, 'record')}, {trial.quarantined:,} quarantined"
+        + (f" ({trial.reason_counts}), such as: {trial.example}" if trial.reason_counts else "")
     )
-    files = wording.count(found.files, "file")
-    print(f"{made.dialect.format}, {len(made.guesses):,} columns; {made.path} finds {files}")
+    files = wording.count(finding.files, "file")
+    print(f"{draft.dialect.format}, {len(draft.guesses):,} columns; {draft.path} finds {files}")
     print(f"wrote {target}")
     print("look at:")
-    for line in _doubtful(made):
+    for line in _doubtful(draft):
         print(f"  {line}")
-    if found.refused:
-        print(f"  files that it finds and refuses: {found.refused:,}; {found.reason}")
+    if finding.refused:
+        print(f"  it refuses {wording.count(finding.refused, 'file')}: {finding.reason}")
     print("next:")
-    for command in _next(made.name, target, found):
+    for command in _next(draft.name, target, finding):
         print(f"  {command}")
-    print(f"or in Airflow, where the DAG {made.name} appears by itself:")
-    if found.days is None:
+    print(f"or in Airflow, where the DAG {draft.name} appears by itself:")
+    if finding.days is None:
         print("  trigger it")
     else:
-        last = found.days[1] - timedelta(days=1)
-        print(f"  unpause it, and backfill {found.days[0]} to {last}")
+        last = finding.days[1] - timedelta(days=1)
+        print(f"  unpause it, and backfill {finding.days[0]} to {last}")
 
 
-def _doubtful(made: "PipelineDraft") -> list[str]:
-    """What a person should look at before the first batch."""
+def _doubtful(draft: "PipelineDraft") -> list[str]:
+    """The guesses that you should check before the first batch, one a line."""
     from semel.infer.text import example
 
     lines = []
-    for name, guess in made.guesses.items():
+    for name, guess in draft.guesses.items():
         if guess.exceptions:
-            some = ", ".join(map(example, guess.examples))
-            wider = "json" if made.dialect.format == "jsonl" else "string"
+            values = ", ".join(map(example, guess.examples))
+            wider = "json" if draft.dialect.format == "jsonl" else "string"
             lines.append(
-                f"{ascii(name)}: {guess.exceptions:,} of {guess.records:,} are no {guess.type} "
-                f"({some}), so their records are dead letters; {wider} takes all"
+                f"{ascii(name)}: {guess.exceptions:,} of {guess.records:,} values do not fit "
+                f"{guess.type} ({values}), so their records are dead letters; {wider} fits all"
             )
         if guess.foreign:
             lines.append(f"{ascii(name)}: {guess.foreign}")
-    if made.optional:
-        lacking = ", ".join(map(ascii, made.optional))
-        lines.append(f"optional: {lacking}: some samples lack them, and have null there")
-    if made.record_id:
-        named = ", ".join(map(ascii, made.record_id))
-        lines.append(f"record_id: {named}: records that agree in it are one record")
+    if draft.optional:
+        lacking = ", ".join(map(ascii, draft.optional))
+        lines.append(f"optional: {lacking}: some samples lack them; the output has null there")
+    if draft.record_id:
+        names = ", ".join(map(ascii, draft.record_id))
+        lines.append(f"record_id: {names}: records with equal values there are one record")
     else:
-        lines.append("no record_id: a record that comes again is not recognised")
-    if made.waits:
-        lines.append("closed_after: how long whoever writes the files pauses at most")
+        lines.append("no record_id: semel cannot recognise repeats")
+    if draft.waits:
+        lines.append("closed_after: the longest pause of the program that writes the files")
     return lines

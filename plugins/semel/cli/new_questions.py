@@ -1,4 +1,4 @@
-"""What `semel new` asks on a terminal: each question has the guess as its answer."""
+"""The questions of `semel new` on a terminal. The default answer of each is the guess."""
 
 import signal
 from collections.abc import Callable
@@ -17,136 +17,139 @@ _NOTHING = "none"
 _TRIES_MAX = 5
 
 
-def asked(
-    made: "PipelineDraft", tried: "Trial", read: "Samples"
+def ask_user(
+    draft: "PipelineDraft", trial: "Trial", samples: "Samples"
 ) -> tuple["PipelineDraft", "Trial"]:
-    """The draft with a person's answers, and its trial. typer.Abort: it is not to be written."""
-    # Arrow and polars have handlers of their own, by which a read of the terminal goes on.
+    """The draft with a person's answers, and its trial. Raises typer.Abort if the person says no.
+    """
+    # With the handlers of Arrow and polars, a read of the terminal ignores Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    _say(f"Read {read}: {count(tried.records, 'record')}, {tried.quarantined:,} of them quarantined.")
-    _say(f"Enter takes what stands in brackets; {_NOTHING!r} leaves a key out.")
+    _say(f"Read {samples}: {count(trial.records, 'record')}, {trial.quarantined:,} quarantined.")
+    _say(f"Enter takes the proposal in brackets; {_NOTHING!r} leaves a key out.")
     for question in (_path, _types, _record_id, _record_time, _interval, _sink):
-        made = question(made, read)
-    from semel.infer.draft import widened
+        draft = question(draft, samples)
+    from semel.infer.draft import widen_to_fit
 
-    made, tried = widened(made, read)
-    _say(f"With these answers {tried.quarantined:,} of {tried.records:,} are quarantined.")
-    if not typer.confirm(f"Write the pipeline {made.name}?", default=True, err=True):
+    draft, trial = widen_to_fit(draft, samples)
+    _say(f"With these answers {trial.quarantined:,} of {trial.records:,} are quarantined.")
+    if not typer.confirm(f"Write the pipeline {draft.name}?", default=True, err=True):
         raise typer.Abort()
-    return made, tried
+    return draft, trial
 
 
-def _path(made: "PipelineDraft", read: "Samples") -> "PipelineDraft":
-    from semel.infer.draft import find
+def _path(draft: "PipelineDraft", samples: "Samples") -> "PipelineDraft":
+    from semel.infer.draft import find_files
 
     def change(answer: str) -> "PipelineDraft":
-        changed = replace(made, path=answer)
-        find(changed, read)
+        changed = replace(draft, path=answer)
+        find_files(changed, samples)
         return changed
 
-    return _ask("Which files does it read", made.path, change)
+    return _ask("Which files does it read", draft.path, change)
 
 
-def _types(made: "PipelineDraft", read: "Samples") -> "PipelineDraft":
-    """Only columns with exceptions: the others are what their values are."""
+def _types(draft: "PipelineDraft", samples: "Samples") -> "PipelineDraft":
+    """Ask only about columns with exceptions: all values of the other columns fit their type."""
     from semel.infer.text import example
 
-    for name, guess in list(made.guesses.items()):
+    for name, guess in list(draft.guesses.items()):
         if not guess.exceptions:
             continue
-        some = ", ".join(map(example, guess.examples))
-        what = (
-            f"{guess.exceptions:,} of {guess.records:,} values of {ascii(name)} are no "
-            f"{guess.type}: {some}. Its type"
+        values = ", ".join(map(example, guess.examples))
+        question = (
+            f"{guess.exceptions:,} of {guess.records:,} values of {ascii(name)} do not fit "
+            f"{guess.type}: {values}. Its type"
         )
 
-        def change(answer: str, made: "PipelineDraft" = made, name: str = name) -> "PipelineDraft":
-            guess = made.guesses[name]
+        def change(
+            answer: str, draft: "PipelineDraft" = draft, name: str = name
+        ) -> "PipelineDraft":
+            guess = draft.guesses[name]
             if answer == guess.type:
-                return made
+                return draft
             other = replace(guess, type=answer, exceptions=0, examples=())
-            return _tried(replace(made, guesses=made.guesses | {name: other}), read)
+            return _tried(replace(draft, guesses=draft.guesses | {name: other}), samples)
 
-        made = _ask(what, guess.type, change)
-    return made
+        draft = _ask(question, guess.type, change)
+    return draft
 
 
-def _record_id(made: "PipelineDraft", read: "Samples") -> "PipelineDraft":
-    others = " or ".join(",".join(one) for one in made.identity.others)
+def _record_id(draft: "PipelineDraft", samples: "Samples") -> "PipelineDraft":
+    others = " or ".join(",".join(columns) for columns in draft.identity.others)
     hint = f" (unique as well: {ascii(others)})" if others else ""
 
     def change(answer: str) -> "PipelineDraft":
         names = () if answer == _NOTHING else tuple(part.strip() for part in answer.split(","))
-        return _tried(replace(made, record_id=names), read)
+        return _tried(replace(draft, record_id=names), samples)
 
-    default = ",".join(made.record_id) or _NOTHING
+    default = ",".join(draft.record_id) or _NOTHING
     return _ask(f"Columns that identify a record, with commas between{hint}", default, change)
 
 
-def _record_time(made: "PipelineDraft", read: "Samples") -> "PipelineDraft":
+def _record_time(draft: "PipelineDraft", samples: "Samples") -> "PipelineDraft":
     def change(answer: str) -> "PipelineDraft":
-        return _checked(replace(made, record_time=None if answer == _NOTHING else answer))
+        return _checked(replace(draft, record_time=None if answer == _NOTHING else answer))
 
-    return _ask("The column of a record's own time", made.record_time or _NOTHING, change)
+    return _ask("The column of a record's own time", draft.record_time or _NOTHING, change)
 
 
-def _interval(made: "PipelineDraft", read: "Samples") -> "PipelineDraft":
+def _interval(draft: "PipelineDraft", samples: "Samples") -> "PipelineDraft":
     from semel.infer.names import Dates
 
     def change(answer: str) -> "PipelineDraft":
         if answer == _NOTHING:
-            return replace(made, dates=None)
-        if made.dates is not None and answer == made.dates.pattern:
-            return made
-        changed = replace(made, dates=Dates(pattern=answer, schedule=None))
-        from semel.infer.draft import find
+            return replace(draft, dates=None)
+        if draft.dates is not None and answer == draft.dates.pattern:
+            return draft
+        changed = replace(draft, dates=Dates(pattern=answer, schedule=None))
+        from semel.infer.draft import find_files
 
-        find(_checked(changed), read)
+        find_files(_checked(changed), samples)
         return changed
 
-    default = made.dates.pattern if made.dates else _NOTHING
-    return _ask("The date in a file's name (strptime's words), or mtime", default, change)
+    default = draft.dates.pattern if draft.dates else _NOTHING
+    return _ask("The date in a file's name (in strptime's format), or mtime", default, change)
 
 
-def _sink(made: "PipelineDraft", read: "Samples") -> "PipelineDraft":
+def _sink(draft: "PipelineDraft", samples: "Samples") -> "PipelineDraft":
     return _ask(
-        "The folder of the output", made.sink, lambda answer: _checked(replace(made, sink=answer))
+        "The folder of the output", draft.sink, lambda answer: _checked(replace(draft, sink=answer))
     )
 
 
-def _checked(made: "PipelineDraft") -> "PipelineDraft":
-    """The draft, if it is a declaration. SpecError: it is none."""
+def _checked(draft: "PipelineDraft") -> "PipelineDraft":
+    """The draft itself. Raises SpecError if it is not a valid declaration."""
     from semel.infer.write import spec_of
 
-    spec_of(made.document())
-    return made
+    spec_of(draft.document())
+    return draft
 
 
-def _tried(made: "PipelineDraft", read: "Samples") -> "PipelineDraft":
-    """The draft, if a batch of records like the samples' would be taken. SpecError: it would not.
+def _tried(draft: "PipelineDraft", samples: "Samples") -> "PipelineDraft":
+    """The draft itself. Raises SpecError if it would quarantine too many of the samples' records.
     """
     from semel.errors import SpecError
-    from semel.infer.draft import trial
+    from semel.infer.draft import trial as try_draft
 
-    tried = trial(made, read)
-    if not tried.fits:
+    trial = try_draft(draft, samples)
+    if not trial.fits:
         raise SpecError(
-            f"{tried.quarantined:,} of {tried.records:,} records would be quarantined "
-            f"({tried.told}); one of them: {tried.example}"
+            f"{trial.quarantined:,} of {trial.records:,} records would be quarantined "
+            f"({trial.reason_counts}), such as: {trial.example}"
         )
-    return made
+    return draft
 
 
 def _ask(question: str, default: str, change: Callable[[str], "PipelineDraft"]) -> "PipelineDraft":
-    """The draft as the answer changes it; the question is asked again while that is an error."""
+    """The draft that `change` makes of the answer. Asks again while the answer is an error."""
     from semel.errors import SemelError
 
-    for left in reversed(range(_TRIES_MAX)):
+    for remaining in reversed(range(_TRIES_MAX)):
         answer = typer.prompt(question, default=default, err=True).strip()
         try:
             return change(answer)
         except SemelError as error:
-            if not left:
+            if not remaining:
                 raise
             _say(str(error))
     raise typer.Abort()

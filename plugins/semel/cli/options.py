@@ -1,4 +1,4 @@
-"""Options that several commands have: days, a range of batches, the Spark that does the work."""
+"""Options that several commands share: days, a range of batches, the Spark to use."""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
-"""How times are given on the command line."""
+"""The formats of a time on the command line."""
 
 Span = tuple[datetime, datetime]
 
@@ -29,21 +29,21 @@ Until = Annotated[datetime | None, typer.Option("--to", help="The last day (UTC)
 
 
 def resumes(command: Callable[..., None]) -> Callable[..., None]:
-    """Mark a command that goes on where it stopped, if the same one runs again."""
+    """Mark a command that resumes where it stopped when a user runs the same line again."""
     command.resumes = True  # type: ignore[attr-defined]
     return command
 
 
 def days(since: datetime | None, until: datetime | None) -> dict[str, date | None]:
-    """The days of `--from` and `--to`. BadParameter: the first one is the later one."""
+    """The days of `--from` and `--to`. Raises BadParameter if `--from` is the later one."""
     if since and until and since > until:
         raise typer.BadParameter(f"--from {since:%F} is later than --to {until:%F}")
     return {"since": since and since.date(), "until": until and until.date()}
 
 
 def window(interval: Span) -> Span:
-    """The times of `--interval START END`, in UTC where they name no zone. BadParameter: END is not
-    after START.
+    """The times of `--interval START END`, in UTC if they have no zone. Raises BadParameter if END
+    is not after START.
     """
     start, end = (t.replace(tzinfo=t.tzinfo or UTC) for t in interval)
     if start >= end:
@@ -54,8 +54,9 @@ def window(interval: Span) -> Span:
 def range_of(
     interval: Span | None, batches: str | None
 ) -> tuple[Span | None, tuple[int, int] | None]:
-    """What `--interval` or `--batches` says: a window, or a first and a last number; the other one
-    is None. BadParameter: neither is given, or both, or it is no range.
+    """The window of `--interval`, or the first and last number of `--batches`. The other is None.
+
+    Raises BadParameter if both or none of them are set, or the value is not a range.
     """
     from semel.errors import TerminalError
     from semel.model.batch import numbers

@@ -1,4 +1,4 @@
-"""`semel receive`: a queue's messages into the pipeline's spool."""
+"""`semel receive`: move a queue's messages into the pipeline's spool."""
 
 from typing import Annotated
 
@@ -10,25 +10,25 @@ from semel import console
 def receive(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
     forever: Annotated[
-        bool, typer.Option("--forever", help="Go on until SIGTERM or Ctrl-C; the bounds are void.")
+        bool, typer.Option("--forever", help="Run until SIGTERM or Ctrl-C; ignore source.until.")
     ] = False,
     idle: Annotated[
-        str | None, typer.Option(help="End after so long without a message, as in '10 seconds'.")
+        str | None, typer.Option(help="End after this time without a message: '10 seconds'.")
     ] = None,
-    seconds: Annotated[int | None, typer.Option(min=1, help="End after so many seconds.")] = None,
+    seconds: Annotated[int | None, typer.Option(min=1, help="End after N seconds.")] = None,
     messages: Annotated[
-        int | None, typer.Option(min=1, help="End after so many messages.")
+        int | None, typer.Option(min=1, help="End after N messages.")
     ] = None,
     size: Annotated[
-        str | None, typer.Option("--bytes", help="End after so many bytes, as in '1 GiB'.")
+        str | None, typer.Option("--bytes", help="End after this volume: '1 GiB'.")
     ] = None,
     as_json: console.AsJson = False,
 ) -> None:
     """Receive messages of a queue into the pipeline's spool, and acknowledge them.
 
-    A message is acknowledged once it is durable there; so a run may be killed at any time, and
-    several may go on at once. It ends at the first bound of source.until, or of the options that
-    take its place. `semel run` reads what is in the spool.
+    Semel acknowledges a message only when the spool has it durably. So you can kill receive at any
+    time, and run several at once. It ends at the first bound of source.until; the options replace
+    these bounds. `semel run` then reads the spool.
 
     Example: semel receive flights --idle '10 seconds'
     """
@@ -40,11 +40,11 @@ def receive(
     spec = pipelines.find(pipeline)
     if not spec.source.receives:
         raise SpecError(
-            f"{pipeline} reads {spec.source.describe()}, which needs no receive",
+            f"{pipeline} reads {spec.source.describe()}, not a queue. Run it without receive",
             next=f"semel run {pipeline}",
         )
     try:
-        given = {
+        bounds = {
             "idle": parse_duration(idle) if idle is not None else None,
             "seconds": seconds,
             "messages": messages,
@@ -52,13 +52,13 @@ def receive(
         }
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    given = {name: value for name, value in given.items() if value is not None}
-    if forever and given:
+    bounds = {name: value for name, value in bounds.items() if value is not None}
+    if forever and bounds:
         raise typer.BadParameter("give either --forever or bounds")
-    until = None if forever else spec.source.until.model_copy(update=given)
-    done = spec.source.receive(spec.name, until, console.say)
+    until = None if forever else spec.source.until.model_copy(update=bounds)
+    received = spec.source.receive(spec.name, until, console.say)
     console.emit(
-        {"pipeline": spec.name, **vars(done)},
+        {"pipeline": spec.name, **vars(received)},
         as_json=as_json,
-        render=lambda: print(summary.receive(done, f"semel run {spec.name}")),
+        render=lambda: print(summary.receive(received, f"semel run {spec.name}")),
     )

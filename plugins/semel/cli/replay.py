@@ -22,53 +22,52 @@ def replay(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
     batches: Annotated[
         str | None,
-        typer.Option(metavar="A[..B]", help="The batches, by number: one, or from A to B."),
+        typer.Option(metavar="A[..B]", help="The batches by number: one, or A to B."),
     ] = None,
     interval: Annotated[
         options.Span | None,
         typer.Option(
             metavar="START END",
             formats=options.DATES,
-            help="The batches of the data intervals in [START, END), in UTC; by the time of their "
-            "commit, where the pipeline has no intervals.",
+            help="The batches of the data intervals in [START, END), in UTC. Without intervals in "
+            "the pipeline: the batches that committed then.",
         ),
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Tell what would be replayed, or why it cannot be."),
+        typer.Option("--dry-run", help="Print the batches to replay, or why replay refuses them."),
     ] = False,
     requarantine: Annotated[
         bool,
         typer.Option(
-            "--requarantine", help="Judge their dead letters again instead: what is good is new."
+            "--requarantine", help="Instead, judge their dead letters again, and admit good ones."
         ),
     ] = False,
     downstream: Annotated[
         bool,
         typer.Option(
             "--downstream",
-            help="Then replay what other pipelines have made of these batches, down the chain.",
+            help="Then replay the batches of other pipelines that read these, down the chain.",
         ),
     ] = False,
     request: Annotated[
         str | None,
-        typer.Option(help="The request's name, if not that of the code and declaration of now."),
+        typer.Option(help="The request's name; by default, a digest of code and declaration."),
     ] = None,
     spark: options.Spark = None,
     as_json: console.AsJson = False,
 ) -> None:
     """Compute the output of finalized batches again, with today's transforms and declaration.
 
-    The same ranges of the source are read, and the same records survive: which ones were repeats or
-    bad is not decided again. Readers see the old output of a batch, or the new one. A batch whose
-    newest output this code and this declaration have made already is left alone.
+    Replay reads the same ranges of the source, and the same records survive: it does not decide
+    again which ones are repeats or bad. Readers see either the old output of a batch or the new
+    one. Replay skips a batch if this code and declaration wrote its newest output.
 
-    With --requarantine the output stays, and the dead letters of the batches are read again: those
-    that are good by today's declaration become new records, unless the catalog has their ids.
+    --requarantine leaves the output and judges the dead letters again. Those that are good by
+    today's declaration become new records, unless the catalog has their ids.
 
-    With --downstream the batches of the pipelines that read this one follow, and of those that read
-    them: each that has read what was replaced. It stops at the first error, and the same command
-    goes on from there.
+    --downstream then replays the batches of other pipelines that read the replaced output, down
+    the chain. It stops at the first error, and the same command resumes there.
 
     Example: semel replay flights --interval 2013-01-01 2013-01-08 --dry-run
     """
@@ -80,14 +79,14 @@ def replay(
     spec = pipelines.find(pipeline)
     if requarantine and downstream:
         raise typer.BadParameter(
-            "what --requarantine admits is a new batch, which the pipelines that read this one "
-            "take by their next run",
+            "--requarantine admits records as a new batch, and the next run of each downstream "
+            "pipeline reads that. Leave --downstream out",
             param_hint="--downstream",
         )
     with Ledger() as ledger:
         roots = verb.roots(ledger, spec, batches=numbers, interval=between)
         if numbers and not {*numbers} <= {*roots}:
-            console.say(_there(spec.name, numbers, roots))
+            console.say(_batches_in(spec.name, numbers, roots))
         if requarantine:
             key = request or verb.request_of(spec)
             _judge_again(ledger, spec, key, roots, spark, dry_run=dry_run, as_json=as_json)
@@ -102,19 +101,19 @@ def replay(
         )
 
 
-def _there(name: str, asked: tuple[int, int], roots: list[int]) -> str:
-    """Which numbers of a range are batches of a pipeline."""
-    found = runs(roots, range(min(roots), max(roots) + 1))
-    spans = [f"{first}" if first == last else f"{first} to {last}" for first, last in found]
+def _batches_in(name: str, numbers: tuple[int, int], roots: list[int]) -> str:
+    """A sentence with the numbers of a range that are batches of a pipeline."""
+    ranges = runs(roots, range(min(roots), max(roots) + 1))
+    spans = [f"{first}" if first == last else f"{first} to {last}" for first, last in ranges]
     more = len(spans) - FILES_NAMED_MAX
-    shown = spans[:FILES_NAMED_MAX] + [f"and {more:,} more"] * (more > 0)
-    return f"of {asked[0]} to {asked[1]} {name} has batches {', '.join(shown)}"
+    listed = spans[:FILES_NAMED_MAX] + [f"and {more:,} more"] * (more > 0)
+    return f"of {numbers[0]} to {numbers[1]}, {name} has only batches {', '.join(listed)}"
 
 
 def _compute_again(
     ledger: "Ledger",
     spec: "Spec",
-    asked: str | None,
+    request_option: str | None,
     roots: list[int],
     spark: str | None,
     command: str | None,
@@ -122,51 +121,51 @@ def _compute_again(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """`asked`: the request's name. `command`: goes on with the chain, if that follows."""
+    """Replay batches. `command` resumes the downstream replay; None without --downstream."""
     from semel import settings
     from semel.reports import summary
     from semel.runs import downstream
     from semel.runs import replay as verb
     from semel.spark.session import open_engine
 
-    request = asked or verb.request_of(spec)
-    found = [verb.look(ledger, spec, root, request) for root in roots]
+    request = request_option or verb.request_of(spec)
+    batches = [verb.check_root(ledger, spec, root, request) for root in roots]
     links: list[Link] | None = None
     if command:
-        links = downstream.look(ledger, spec, {one.batch_id: not one.done for one in found})
+        links = downstream.find_followers(ledger, spec, {root.batch_id: not root.done for root in batches})
     if dry_run:
-        _emit_plan(spec.name, found, links, as_json=as_json)
+        _emit_plan(spec.name, batches, links, as_json=as_json)
         return
-    verb.refuse(ledger, spec, {one.batch_id: one.why for one in found})
+    verb.refuse(ledger, spec, {root.batch_id: root.why for root in batches})
     if command:
         downstream.refuse(spec, links or [], alone=command.replace(" --downstream", ""))
-    done: list[Replayed] = []
+    replayed: list[Replayed] = []
     below: list[tuple[Link, Replayed]] = []
-    todo = [one.batch_id for one in found if not one.done]
+    todo = [root.batch_id for root in batches if not root.done]
     if todo or any(link.behind for link in links or ()):
         with open_engine(spark or settings.spark_remote(), console.say) as engine:
-            done += verb.run_all(ledger, spec, request, todo, engine, console.say)
-            more = {"request": asked, "command": command or ""}
+            replayed += verb.run_all(ledger, spec, request, todo, engine, console.say)
+            more = {"request": request_option, "command": command or ""}
             below += downstream.run(ledger, links or [], engine, console.say, **more)
-    plain = _plain(spec.name, request, found, done)
+    plain = _plain(spec.name, request, batches, replayed)
     if links is not None:
         plain["downstream"] = [_plain_link(link, below) for link in links]
 
     def render() -> None:
-        print(summary.replay(found, done))
+        print(summary.replay(batches, replayed))
         if links is not None:
-            print(summary.followed(links, below))
+            print(summary.chain_replay(links, below))
 
     console.emit(plain, as_json=as_json, render=render)
 
 
 def _emit_plan(
-    pipeline: str, found: "list[Root]", links: "list[Link] | None", *, as_json: bool
+    pipeline: str, roots: "list[Root]", links: "list[Link] | None", *, as_json: bool
 ) -> None:
-    """What would be replayed. Exit code 1 where a batch cannot be."""
+    """Print the batches that replay would compute. Exits with 1 if replay refuses one of them."""
     from semel.reports import summary
 
-    plain = [{**vars(one), "why": str(one.why) if one.why else None} for one in found]
+    plain = [{**vars(root), "why": str(root.why) if root.why else None} for root in roots]
     payload: dict[str, Any] = {"pipeline": pipeline, "batches": plain}
     if links is not None:
         payload["downstream"] = [
@@ -182,47 +181,47 @@ def _emit_plan(
         ]
 
     def render() -> None:
-        print(summary.replay_plan(found))
+        print(summary.replay_plan(roots))
         if links is not None:
-            print(summary.would_follow(links))
+            print(summary.chain_plan(links))
 
     console.emit(payload, as_json=as_json, render=render)
-    whys = [one.why for one in found]
+    whys = [root.why for root in roots]
     if any([*whys, *(why for link in links or () for why in link.batches.values())]):
         raise typer.Exit(1)
 
 
 def _days(interval: "options.Span") -> str:
-    return " ".join(end.isoformat() for end in interval)
+    return " ".join(time.isoformat() for time in interval)
 
 
 def _plain_link(link: "Link", below: "list[tuple[Link, Replayed]]") -> dict[str, Any]:
-    done = [one for of, one in below if of is link]
-    alone = [n for n in link.batches if n not in {one.batch.root for one in done}]
+    replayed = [result for of, result in below if of is link]
+    skipped = [n for n in link.batches if n not in {result.batch.root for result in replayed}]
     return {
         "pipeline": link.spec.name,
         "reads": link.above,
-        "replayed": list(map(_plain_one, done)),
-        "left_alone": alone,
+        "replayed": list(map(_plain_replayed, replayed)),
+        "left_alone": skipped,
     }
 
 
-def _plain_one(one: "Replayed") -> dict[str, Any]:
+def _plain_replayed(result: "Replayed") -> dict[str, Any]:
     return {
-        "batch_id": one.batch.root,
-        "generation": one.batch.generation,
-        "by": one.batch.batch_id,
-        "counts": one.finalized.counts,
-        "marker": one.finalized.marker,
+        "batch_id": result.batch.root,
+        "generation": result.batch.generation,
+        "by": result.batch.batch_id,
+        "counts": result.finalized.counts,
+        "marker": result.finalized.marker,
     }
 
 
 def _plain(
-    pipeline: str, request: str, found: "list[Root]", done: "list[Replayed]"
+    pipeline: str, request: str, roots: "list[Root]", results: "list[Replayed]"
 ) -> dict[str, Any]:
-    replayed = list(map(_plain_one, done))
-    alone = [one.batch_id for one in found if one.done]
-    return {"pipeline": pipeline, "request": request, "replayed": replayed, "left_alone": alone}
+    replayed = list(map(_plain_replayed, results))
+    skipped = [root.batch_id for root in roots if root.done]
+    return {"pipeline": pipeline, "request": request, "replayed": replayed, "left_alone": skipped}
 
 
 def _judge_again(
@@ -235,34 +234,34 @@ def _judge_again(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Admit what is good now of the dead letters of some batches, one batch after the other."""
+    """Admit the dead letters that are good now, one batch after the other."""
     from semel import settings
     from semel.reports import summary
     from semel.runs import requarantine
     from semel.spark.session import open_engine
 
-    left = requarantine.left(ledger, spec, roots)
-    requarantine.refuse(ledger, spec, roots, left)
+    letters = requarantine.letters_by_batch(ledger, spec, roots)
+    requarantine.refuse(ledger, spec, roots, letters)
     if dry_run:
-        payload = {"pipeline": spec.name, "letters": left}
-        console.emit(payload, as_json=as_json, render=lambda: print(summary.letters_left(left)))
+        payload = {"pipeline": spec.name, "letters": letters}
+        console.emit(payload, as_json=as_json, render=lambda: print(summary.remaining_letters(letters)))
         return
-    done = []
-    if left:
+    results = []
+    if letters:
         with open_engine(spark or settings.spark_remote(), console.say) as engine:
-            for at, (root, letters) in enumerate(left.items(), 1):
-                console.say(f"batch {root} ({at} of {len(left)}): {letters:,} dead letters")
-                done.append(requarantine.run(ledger, spec, request, root, engine, console.say))
+            for at, (root, count) in enumerate(letters.items(), 1):
+                console.say(f"batch {root} ({at} of {len(letters)}): {count:,} dead letters")
+                results.append(requarantine.run(ledger, spec, request, root, engine, console.say))
     admitted = [
         {
-            "batch_id": one.root,
-            "by": one.batch.batch_id,
-            "admission": one.batch.admission,
-            "counts": one.finalized.counts,
-            "marker": one.finalized.marker,
+            "batch_id": result.root,
+            "by": result.batch.batch_id,
+            "admission": result.batch.admission,
+            "counts": result.finalized.counts,
+            "marker": result.finalized.marker,
         }
-        for one in done
-        if one.batch
+        for result in results
+        if result.batch
     ]
     payload = {"pipeline": spec.name, "request": request, "admitted": admitted}
-    console.emit(payload, as_json=as_json, render=lambda: print(summary.requarantine(done)))
+    console.emit(payload, as_json=as_json, render=lambda: print(summary.requarantine(results)))

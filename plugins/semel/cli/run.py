@@ -1,4 +1,4 @@
-"""`semel run | migrate`: a pipeline's verbs without Airflow, and the ledger's schema."""
+"""`semel run | migrate`: run one batch without Airflow; create or upgrade the ledger's tables."""
 
 from typing import Annotated
 
@@ -21,14 +21,14 @@ def run(
     ] = None,
     request: Annotated[
         str | None,
-        typer.Option(help="The request's name, if not the command line's own."),
+        typer.Option(help="The request's name; by default, one for all runs by hand."),
     ] = None,
     spark: options.Spark = None,
     as_json: console.AsJson = False,
 ) -> None:
     """Plan, stage, commit and finalize one batch of a pipeline.
 
-    After a failure, the same command goes on where it stopped; else it takes what is unclaimed.
+    After a failure the same command resumes where it stopped; otherwise it takes unclaimed records.
 
     Example: semel run flights
     """
@@ -46,43 +46,43 @@ def run(
     spec = pipelines.find(pipeline)
     if window is not None and spec.source.select is Select.ARRIVAL:
         raise TerminalError(
-            f"{pipeline} takes what has arrived (source.select: arrival), so --interval would "
-            "change nothing; leave it out",
+            f"{pipeline} has no intervals (source.select: arrival): a run takes all unclaimed "
+            "records. Leave --interval out",
             next=f"semel run {pipeline}",
         )
-    # One name for all runs by hand: the request finds its batch again, and then plans the next.
+    # All runs by hand share a name, so that each one resumes the unfinished batch of the last.
     request = request or ":".join(["cli", *(t.isoformat() for t in window or ())])
 
-    interval_of(spec, window)  # Before Spark is started.
+    interval_of(spec, window)  # A wrong interval fails before Spark starts.
 
     remote = spark or settings.spark_remote()
     with Ledger() as ledger, open_engine(remote, console.say) as engine:
-        done = run_batch(ledger, spec, request, engine, window, console.say)
+        result = run_batch(ledger, spec, request, engine, window, console.say)
 
     def render() -> None:
-        print("\n".join(summary.planned(done.plan)))
-        if done.finalized is not None:
-            print(summary.finalize(done.finalized))
-        print("seconds: " + ", ".join(f"{verb} {s:.2f}" for verb, s in done.seconds.items()))
-        for step in summary.steps(done.plan):
+        print("\n".join(summary.plan_lines(result.plan)))
+        if result.finalized is not None:
+            print(summary.finalize(result.finalized))
+        print("seconds: " + ", ".join(f"{verb} {s:.2f}" for verb, s in result.seconds.items()))
+        for step in summary.plan_steps(result.plan):
             print(step)
 
-    batch = done.plan.batch
+    batch = result.plan.batch
     payload = {
         "pipeline": pipeline,
         "request": request,
         "batch_id": batch.batch_id if batch else None,
-        "counts": done.finalized.counts if done.finalized else None,
-        "marker": done.finalized.marker if done.finalized else None,
-        "bytes_left": done.plan.bytes_left,
-        "refused": done.plan.refusals,
-        "seconds": done.seconds,
+        "counts": result.finalized.counts if result.finalized else None,
+        "marker": result.finalized.marker if result.finalized else None,
+        "bytes_left": result.plan.bytes_left,
+        "refused": result.plan.refusals,
+        "seconds": result.seconds,
     }
     console.emit(payload, as_json=as_json, render=render)
 
 
 def migrate(as_json: console.AsJson = False) -> None:
-    """Bring the ledger to this version's schema. Safe to run at any time, also twice at once.
+    """Upgrade the ledger to this version's schema. You may run it at any time, even twice at once.
 
     Example: semel migrate
     """

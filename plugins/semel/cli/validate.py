@@ -1,4 +1,4 @@
-"""`semel validate`: what is wrong with pipeline files, before Airflow sees them."""
+"""`semel validate`: find errors in pipeline files before Airflow reads them."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -27,8 +27,8 @@ def _when(schedule: str) -> str:
 
 
 def _notes(spec: "Spec") -> list[str]:
-    """Warnings: connections of `notify` that this shell cannot use (Airflow may have others), late
-    parts that no run looks back for, and what `window.delay` must cover.
+    """Warnings: connections of `notify` that this shell cannot use (Airflow may have others), a
+    lookback that is too short for late parts, and the time that `window.delay` must cover.
     """
     from semel.declare.durations import format_duration
 
@@ -36,10 +36,10 @@ def _notes(spec: "Spec") -> list[str]:
     if spec.source.select == "interval" and spec.source.lookback < spec.delay:
         wanted = format_duration(spec.delay)
         notes.append(
-            f"window.delay is {wanted}, and no run looks back so far: what comes within it, but "
-            f"after the run of its interval, stays unread. Declare source.lookback: {wanted}"
+            f"window.delay is {wanted}, longer than source.lookback: no run reads records that "
+            f"come in between. Declare source.lookback: {wanted}"
         )
-    elif why := spec.source.look_back():
+    elif why := spec.source.lookback_advice():
         notes.append(why)
     if spec.delay and (why := spec.source.explain_delay()):
         notes.append(why)
@@ -47,30 +47,30 @@ def _notes(spec: "Spec") -> list[str]:
         return notes
     from semel.airflow import notify
 
-    seen = [(name, *notify.in_this_shell(name)) for name in spec.notify]
-    return [*notes, *(f"notify: {name} {why}: {remedy}" for name, why, remedy in seen if remedy)]
+    states = [(name, *notify.describe_in_shell(name)) for name in spec.notify]
+    return [*notes, *(f"notify: {name} {why}: {remedy}" for name, why, remedy in states if remedy)]
 
 
-def _file(given: Path) -> Path:
-    """A file, or the one that declares the pipeline of this name."""
+def _file(argument: Path) -> Path:
+    """The file itself, or the file that declares the pipeline of this name."""
     from semel import pipeline
 
-    is_name = given.name == str(given) and not given.suffix and not given.exists()
-    return pipeline.file_of(given.name) if is_name else given
+    is_name = argument.name == str(argument) and not argument.suffix and not argument.exists()
+    return pipeline.file_of(argument.name) if is_name else argument
 
 
-def _beside(loaded: "dict[Path, Spec]") -> "dict[Path, Spec]":
-    """The pipelines whose files lie in the same folders, where those are right."""
+def _neighbours(loaded: "dict[Path, Spec]") -> "dict[Path, Spec]":
+    """The other pipelines in the same folders, except those with errors."""
     from semel import pipeline
     from semel.errors import SpecError
 
-    given, found = {path.resolve() for path in loaded}, {}
+    resolved, others = {path.resolve() for path in loaded}, {}
     for folder in {path.parent for path in loaded}:
         for path in pipeline.declarations(folder):
             with suppress(SpecError):
-                if path.resolve() not in given:
-                    found[path] = pipeline.load(path)
-    return found
+                if path.resolve() not in resolved:
+                    others[path] = pipeline.load(path)
+    return others
 
 
 def validate(
@@ -85,7 +85,7 @@ def validate(
     ] = False,
     as_json: console.AsJson = False,
 ) -> None:
-    """Check pipeline files: every error with file, line and key. Exit 1 when there is one.
+    """Check pipeline files: print every error with its file, line and key. Exit 1 if there is one.
 
     Example: semel validate dags/pipelines/flights.yaml
     """
@@ -113,21 +113,21 @@ def validate(
             )
         except SpecError as error:
             checked.append({"file": path, "errors": str(error).splitlines()})
-    beside = _beside(loaded)
-    known = pipeline.clashes(beside)
-    clashes = [clash for clash in pipeline.clashes(beside | loaded) if clash not in known]
-    count = len(clashes) + sum(len(one["errors"]) for one in checked)
+    neighbours = _neighbours(loaded)
+    older = pipeline.clashes(neighbours)
+    clashes = [clash for clash in pipeline.clashes(neighbours | loaded) if clash not in older]
+    count = len(clashes) + sum(len(file["errors"]) for file in checked)
 
     def render() -> None:
-        for one in checked:
-            if not one["errors"]:
-                print(f"OK {one['file']}: {one['name']}, digest {one['digest'][:12]}")
-                if one["schedule"]:
-                    when = _when(one["schedule"])
-                    print(f"   {_PAUSED.format(**one, when=when)}")
-                for note in one["notes"]:
+        for file in checked:
+            if not file["errors"]:
+                print(f"OK {file['file']}: {file['name']}, digest {file['digest'][:12]}")
+                if file["schedule"]:
+                    when = _when(file["schedule"])
+                    print(f"   {_PAUSED.format(**file, when=when)}")
+                for note in file["notes"]:
                     print(f"   {note}")
-        for line in [line for one in checked for line in one["errors"]] + clashes:
+        for line in [line for file in checked for line in file["errors"]] + clashes:
             print(line)
         if not checked:
             print("there are no pipeline files")

@@ -1,4 +1,4 @@
-"""`semel windows`: which windows of time are complete, and what the others wait for."""
+"""`semel windows`: the complete windows, and the intervals that the other windows wait for."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -20,15 +20,15 @@ def windows(
     query: Annotated[
         bool,
         typer.Option(
-            "--query", help="Print a statement that reads what `aggregate` counts, and no more."
+            "--query", help="Print only a query that merges the rows of `aggregate`."
         ),
     ] = False,
     as_json: console.AsJson = False,
 ) -> None:
-    """List which windows are complete, the newest first: 31 of them unless told otherwise.
+    """List complete and incomplete windows, the newest first; by default, the last 31.
 
-    Looks at the ledger alone, and changes nothing. Without `window` in the declaration, the
-    windows are the intervals of the schedule. What --query prints is for psql, or for DuckDB.
+    Reads the ledger only, and changes nothing. Without `window` in the declaration, the windows
+    are the intervals of the schedule. psql or DuckDB can run the query of --query.
 
     Example: semel windows flights_by_day --from 2013-01-01 --to 2013-01-07
     """
@@ -38,7 +38,7 @@ def windows(
 
     spec = pipelines.find(pipeline)
     if query:
-        from semel.reports.counted import query as statement_of
+        from semel.reports.window_rows import query as statement_of
 
         text = statement_of(spec)
         console.emit({"query": text}, as_json=as_json, render=lambda: print(f"{text};"))
@@ -64,9 +64,9 @@ def _interval(start: datetime, end: datetime) -> str:
 
 
 def _waits_for(window: "WindowProgress") -> str:
-    shown = [_interval(*part) for part in window.missing[:FILES_NAMED_MAX]]
-    more = len(window.missing) - len(shown)
-    return ", ".join(shown) + (f" and {more:,} more" if more else "")
+    intervals = [_interval(*part) for part in window.missing[:FILES_NAMED_MAX]]
+    more = len(window.missing) - len(intervals)
+    return ", ".join(intervals) + (f" and {more:,} more" if more else "")
 
 
 def _notes(answer: "WindowReport") -> list[str]:
@@ -74,16 +74,16 @@ def _notes(answer: "WindowReport") -> list[str]:
 
     name, lines = answer.pipeline, []
     if answer.select is Select.ARRIVAL:
-        known = f"{answer.known.astimezone(UTC):%F %H:%M:%S} UTC" if answer.known else "not known"
-        lines.append(f"event time: {known}")
+        time = f"{answer.known.astimezone(UTC):%F %H:%M:%S} UTC" if answer.known else "not known"
+        lines.append(f"event time: {time}")
     elif answer.known is None:
-        lines.append(f"nothing of {name} is covered yet: no run has finalized or found nothing")
-    held = "held by" if answer.select is Select.ARRIVAL else "not read:"
-    lines += [f"{held} {one.name}: {one.why}" for one in answer.holders]
+        lines.append(f"no window of {name} is covered yet: no run has finalized or found nothing")
+    cause = "held by" if answer.select is Select.ARRIVAL else "not read:"
+    lines += [f"{cause} {holder.name}: {holder.why}" for holder in answer.holders]
     lines += [f"next: semel gaps {name}"] if answer.holders else []
     commands = list(dict.fromkeys(c for window in answer.windows[::-1] for c in window.commands))
     lines += [f"next: {command}" for command in commands[:FILES_NAMED_MAX]]
-    rest = len(commands) - FILES_NAMED_MAX
-    if rest > 0:
-        lines.append(f"and {rest:,} more; the first of them: `{commands[FILES_NAMED_MAX]}`")
+    more = len(commands) - FILES_NAMED_MAX
+    if more > 0:
+        lines.append(f"and {more:,} more, beginning with `{commands[FILES_NAMED_MAX]}`")
     return lines

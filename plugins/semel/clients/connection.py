@@ -1,4 +1,4 @@
-"""Airflow connections, as URIs or JSON: which fields one has, and what is wrong with it."""
+"""Parse Airflow connections, written as URIs or JSON, and report faulty ones."""
 
 import json
 import re
@@ -14,52 +14,52 @@ from semel.errors import TerminalError
 _TYPE = r"[A-Za-z][A-Za-z0-9_+.-]{0,30}"
 
 
-def text_of(connection: str, find: Callable[[str], str | None], example: str) -> str:
-    """A connection as it is written. TerminalError: there is none; `example`: what one is like."""
+def connection_text(connection: str, find: Callable[[str], str | None], example: str) -> str:
+    """The text of a connection. Raises TerminalError, with `example`, if it does not exist."""
     if text := find(connection):
         return text
     raise TerminalError(
-        f"there is no connection {connection!r} here; make it in Airflow, and for the command "
-        f"line and for Spark's executors export {settings.connection_variable(connection)}, as "
+        f"there is no connection {connection!r} here. Create it in Airflow; for the command line "
+        f"and Spark's executors export {settings.connection_variable(connection)}="
         f"'{{{example}}}'"
     )
 
 
 @contextmanager
-def installed(what: str, extra: str) -> Iterator[None]:
-    """What cannot be imported within the block, as a TerminalError that names semel's extra."""
+def require_package(service: str, extra: str) -> Iterator[None]:
+    """Turn an ImportError within the block into a TerminalError that names semel's extra."""
     try:
         yield
     except ImportError as error:
         raise TerminalError(
-            f"{what} needs a package that is not installed here ({error})",
+            f"{service} needs a package that is not installed here ({error})",
             next=f"pip install 'semel[{extra}]'",
         ) from error
 
 
 @contextmanager
-def usable(connection: str, what: str) -> Iterator[None]:
-    """What is found to be wrong with a connection within the block, as a TerminalError."""
+def translate_settings_errors(connection: str, service: str) -> Iterator[None]:
+    """Turn errors in a connection's text or fields, within the block, into a TerminalError."""
     try:
         yield
     except (ValueError, AttributeError, TypeError) as error:
-        # The words of other errors might quote the connection.
+        # The messages of other errors might quote a secret of the connection.
         why = str(error) if isinstance(error, ConnectionSettingsError) else type(error).__name__
         if isinstance(error, json.JSONDecodeError):
-            why = f"it is no JSON: {error.msg} at character {error.pos}"
+            why = f"it is not JSON: {error.msg} at character {error.pos}"
         raise TerminalError(
-            f"the connection {connection!r} cannot be used for {what} ({why}); correct it in "
+            f"semel cannot use the connection {connection!r} for {service}: {why}. Correct it in "
             f"Airflow, or in {settings.connection_variable(connection)}"
         ) from None
 
 
 class ConnectionSettingsError(ValueError):
-    """What is wrong, in words that quote nothing."""
+    """A connection has faulty settings. The message does not quote their values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fields:
-    """An Airflow connection. `schema` is what Airflow calls so: of type http, `http` or `https`."""
+    """The fields of an Airflow connection. `schema`: for type http, `http` or `https`."""
 
     kind: str | None
     host: str | None
@@ -70,20 +70,22 @@ class Fields:
     extra: Mapping[str, Any] = field(repr=False)
 
 
-def parsed(text: str) -> Fields:
-    """A connection as Airflow writes it, as a URI or JSON. ValueError and others: it is neither."""
+def parse_connection(text: str) -> Fields:
+    """Parse a connection as Airflow writes it. Raises ValueError, AttributeError or TypeError if
+    the text is neither a URI nor JSON.
+    """
     return _from_json(text) if text.lstrip().startswith("{") else _from_uri(text)
 
 
 def _from_uri(text: str) -> Fields:
-    # Of a host that is a URL, Airflow writes how it begins behind the type: http://https://host.
-    twice = re.match(r"(\w+://)(https?://)(.*)", text, re.DOTALL)
-    split = urlsplit(twice[1] + twice[3] if twice else text)
+    # If the host is a URL, Airflow writes its scheme after the type: http://https://host.
+    nested = re.match(r"(\w+://)(https?://)(.*)", text, re.DOTALL)
+    split = urlsplit(nested[1] + nested[3] if nested else text)
     query = dict(parse_qsl(split.query, keep_blank_values=True))
     host = unquote(split.hostname or "")
-    if twice or "/" in host:  # What is of its path, or of a socket's, keeps its case.
-        behind = unquote(re.sub(r":\d*$", "", split.netloc.rpartition("@")[2]))
-        host = twice[2] + behind if twice else behind
+    if nested or "/" in host:  # urlsplit made it lower case; a path and a socket keep theirs.
+        host_and_path = unquote(re.sub(r":\d*$", "", split.netloc.rpartition("@")[2]))
+        host = nested[2] + host_and_path if nested else host_and_path
     return Fields(
         # A URI's scheme has no underscores, so Airflow writes hyphens.
         kind=split.scheme.replace("-", "_") if "://" in text else None,
@@ -97,23 +99,23 @@ def _from_uri(text: str) -> Fields:
 
 
 def _from_json(text: str) -> Fields:
-    plain = json.loads(text)
-    extra = plain.get("extra") or {}
+    values = json.loads(text)
+    extra = values.get("extra") or {}
     return Fields(
-        kind=plain.get("conn_type"),
-        host=plain.get("host"),
-        port=plain.get("port"),
-        login=plain.get("login"),
-        password=plain.get("password"),
-        schema=plain.get("schema"),
+        kind=values.get("conn_type"),
+        host=values.get("host"),
+        port=values.get("port"),
+        login=values.get("login"),
+        password=values.get("password"),
+        schema=values.get("schema"),
         extra=json.loads(extra) if isinstance(extra, str) else extra,
     )
 
 
-def require_kind(found: Fields, kind: str) -> None:
-    """Unusable: a connection is of another type."""
-    if str(found.kind or "").lower() != kind:
-        named = found.kind if re.fullmatch(_TYPE, str(found.kind)) else "another one"
+def require_kind(fields: Fields, kind: str) -> None:
+    """Raises ConnectionSettingsError if the connection has another type, or none."""
+    if str(fields.kind or "").lower() != kind:
+        actual = fields.kind if re.fullmatch(_TYPE, str(fields.kind)) else "another one"
         raise ConnectionSettingsError(
-            f"its type is {named}, and not {kind}" if found.kind else "it has no type"
+            f"its type is {actual}, not {kind}" if fields.kind else f"it has no type; set {kind}"
         )

@@ -1,4 +1,4 @@
-"""A DuckDB that lives as long as one command, and spills to a temporary folder of its own."""
+"""An in-memory DuckDB for one command, with its own temporary folder for spilled data."""
 
 import tempfile
 from typing import Any, Self
@@ -18,7 +18,7 @@ TYPES = {
 
 
 class DuckEngine:
-    """Runs the statements of sql/queries/<verb>.sql, `tables` first. `config` is DuckDB's."""
+    """Runs the statements of sql/queries/<verb>.sql, `tables` first. `config`: DuckDB settings."""
 
     def __init__(self, verb: str, **config: str) -> None:
         self._verb = verb
@@ -41,35 +41,35 @@ class DuckEngine:
         braces: dict[str, Any] | None = None,
         **values: Any,
     ) -> duckdb.DuckDBPyConnection:
-        """Run a statement over the rows `incoming`, with its `braces` filled. Its own rows can be
-        fetched until the next one is run.
+        """Run the statement `name`, which may select from `incoming`. `braces`: texts for its
+        {placeholders}. Fetch its result before you run the next statement.
         """
         text = query(self._verb, name).text
         self.connection.unregister("incoming")
         if incoming is not None:
-            self.connection.register("incoming", zoneless(incoming))
+            self.connection.register("incoming", drop_time_zones(incoming))
         return self.connection.execute(text.format_map(braces) if braces else text, values or None)
 
     def rows(
         self, name: str, braces: dict[str, Any] | None = None, **values: Any
     ) -> list[dict[str, Any]]:
-        """The rows of a statement, with its `braces` filled."""
-        found = self.run(name, braces=braces, **values)
-        names = [column[0] for column in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        """Run a statement, and fetch its rows."""
+        result = self.run(name, braces=braces, **values)
+        names = [column[0] for column in result.description]
+        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
 def duck_type(kind: ColumnType) -> str:
-    """DuckDB's name of a scalar type. Times are without zone there, in UTC."""
+    """DuckDB's name of a scalar type. A timestamp is in UTC, without a zone."""
     if kind.word == "decimal":
         return f"DECIMAL({kind.precision}, {kind.scale})"
     return TYPES[kind.word]
 
 
-def zoneless(table: pa.Table) -> pa.Table:
-    """Times in UTC without their zone, which DuckDB would show in the zone of the machine."""
-    for at, field in enumerate(table.schema):
+def drop_time_zones(table: pa.Table) -> pa.Table:
+    """Cast zoned times to UTC without a zone, because DuckDB would show the machine's zone."""
+    for index, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type) and field.type.tz:
-            plain = pc.cast(table.column(at), pa.timestamp(field.type.unit))
-            table = table.set_column(at, field.name, plain)
+            utc = pc.cast(table.column(index), pa.timestamp(field.type.unit))
+            table = table.set_column(index, field.name, utc)
     return table

@@ -1,5 +1,5 @@
-"""Google's credentials: those of an Airflow connection of type google_cloud_platform, as Airflow's
-own provider reads it, or the application default ones.
+"""Google credentials: from an Airflow connection of type google_cloud_platform, read as Airflow's
+own provider reads it, or the application default credentials.
 """
 
 import json
@@ -10,66 +10,65 @@ from typing import Any
 from semel.clients.connection import (
     ConnectionSettingsError,
     Fields,
-    parsed,
+    connection_text,
+    parse_connection,
     require_kind,
-    text_of,
-    usable,
+    translate_settings_errors,
 )
 from semel.errors import TerminalError
 
 _EXAMPLE = '"conn_type": "google_cloud_platform", "extra": {"key_path": "/path/to/key.json"}'
-_ELSEWHERE = ("key_secret_name", "impersonation_chain", "idp_issuer_url")
+_UNSUPPORTED = ("key_secret_name", "impersonation_chain", "idp_issuer_url")
 
 
-def who(connection: str | None) -> str:
-    """Whose rights count, in words."""
+def identity_text(connection: str | None) -> str:
+    """The credentials that semel uses, in words for a message."""
     return f"the connection {connection!r}" if connection else "the application default credentials"
 
 
 def credentials(
-    connection: str | None, what: str, scope: str, find: Callable[[str], str | None]
+    connection: str | None, service: str, scope: str, find: Callable[[str], str | None]
 ) -> Any:
-    """The credentials of a connection. None: the application default ones.
+    """The credentials of a connection. Returns None for the application default credentials.
 
-    `what`: the service, in messages. TerminalError: there is no such connection, or it cannot be
-    used.
+    `service`: its name in messages. Raises TerminalError if the connection is missing or unusable.
     """
     if connection is None:
         return None
-    text = text_of(connection, find, _EXAMPLE)
-    with usable(connection, what):
-        return _of_key(parsed(text), scope)
+    text = connection_text(connection, find, _EXAMPLE)
+    with translate_settings_errors(connection, service):
+        return _key_credentials(parse_connection(text), scope)
 
 
 @contextmanager
-def needed() -> Iterator[None]:
-    """Within the block a client looks for credentials. TerminalError: there are none."""
+def require_credentials() -> Iterator[None]:
+    """Raises TerminalError if a client within the block does not find credentials."""
     from google.auth.exceptions import GoogleAuthError
 
     try:
         yield
     except GoogleAuthError as error:
         raise TerminalError(
-            f"there are no Google credentials here ({type(error).__name__}); name a connection, or "
-            "let GOOGLE_APPLICATION_CREDENTIALS name a key's file"
+            f"there are no Google credentials here ({type(error).__name__}). Name a connection, or "
+            "set GOOGLE_APPLICATION_CREDENTIALS to the path of a key file"
         ) from None
 
 
-def _of_key(found: Fields, scope: str) -> Any:
-    """Credentials of a key, or None: the application default ones. ValueError: it is no key."""
+def _key_credentials(fields: Fields, scope: str) -> Any:
+    """Credentials of a connection's key. None without a key. Raises ValueError if it is faulty."""
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import GoogleAuthError
     from google.oauth2 import service_account
 
-    require_kind(found, "google_cloud_platform")
+    require_kind(fields, "google_cloud_platform")
     # Older versions of Airflow wrote long names.
     extra = {
         key.removeprefix("extra__google_cloud_platform__"): value
-        for key, value in found.extra.items()
+        for key, value in fields.extra.items()
     }
-    if named := [name for name in _ELSEWHERE if extra.get(name)]:
+    if unsupported := [name for name in _UNSUPPORTED if extra.get(name)]:
         raise ConnectionSettingsError(
-            f"its extra has {named[0]}, which semel does not take; give a key"
+            f"its extra has {unsupported[0]}, which semel does not support; set keyfile_dict"
         )
     if extra.get("is_anonymous"):
         return AnonymousCredentials()
@@ -81,16 +80,16 @@ def _of_key(found: Fields, scope: str) -> Any:
                 key = file.read()
         except OSError as error:
             raise ConnectionSettingsError(
-                f"the key's file cannot be read: {error.strerror}"
+                f"semel cannot read its key file: {error.strerror}"
             ) from None
     if not key:
         return None
     key = json.loads(key) if isinstance(key, str) else dict(key)
     if key.get("type") != "service_account":
-        raise ConnectionSettingsError("its key is not one of a service account")
+        raise ConnectionSettingsError("its key is not the key of a service account")
     try:
         return service_account.Credentials.from_service_account_info(key, scopes=[scope])
     except (GoogleAuthError, ValueError):
         raise ConnectionSettingsError(
-            "its key is not whole: make a new one for the service account"
+            "its key is incomplete; create a new key for the service account"
         ) from None

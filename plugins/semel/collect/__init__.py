@@ -1,14 +1,14 @@
-"""collect: forget what no promise needs any more. It runs on its own clock, beside everything else.
+"""collect: remove ids and files that no guarantee needs. It may run in parallel with all else.
 
-How it works, each in a transaction of its own:
+How it works, each step in a separate transaction:
 1. forget the buckets of id runs whose horizon is over (scope bucket), then retire these runs;
-2. merge small id runs, so that a classification asks few filters;
-3. delete payloads that nobody can ask for, and drop segments that hold nothing else;
+2. merge small id runs, so that a classification queries few filters;
+3. delete payloads that no attempt can query, and drop empty segments;
 4. remove staged files of attempts that are proven lost, or whose batch is finalized;
-5. finalize committed batches whose runs are gone;
+5. finalize committed batches whose runs no longer exist;
 6. remove the files of outputs that replays replaced some time ago;
-7. move source files that are finalized, where `source.after_finalize` says so, and remove segments
-   of a spool, once `source.keep_spool` is over.
+7. move finalized source files, if `source.after_finalize` is declared, and remove segments of a
+   spool after `source.keep_spool`.
 """
 
 import re
@@ -43,20 +43,20 @@ from semel.sources import Partition
 from semel.storage import remove_folder
 
 MERGES_PER_COLLECT_MAX = 64
-"""Rounds of merging in one collect: each round shrinks the number of live runs."""
+"""Rounds of merging in one collect: each round reduces the number of live runs."""
 
 _ATTEMPT = re.compile(r"b(\d{8,})/f(\d{4,})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Collected:
-    """What one collect of a pipeline did."""
+    """The result of one collect of a pipeline."""
 
     pipeline: str
     batches_finalized: int
     damaged: tuple[str, ...]
-    """Why committed batches cannot be finalized, replaced ones removed, or source files moved: each
-    needs a person."""
+    """Errors that a person must solve: committed batches that cannot be finalized, replaced files
+    that cannot be removed, source files that cannot be moved."""
     runs_retired: int
     runs_merged: int
     payloads_deleted: int
@@ -66,47 +66,47 @@ class Collected:
     replaced_removed: int
     files_moved: int = 0
     spooled_removed: int = 0
-    """Segments of a spool, once source.keep_spool was over."""
+    """Segments removed from a spool after source.keep_spool."""
 
 
 def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
-    """Collect one pipeline's garbage. None when it never planned a batch.
+    """Collect one pipeline's garbage. Returns None if it has never planned a batch.
 
-    Two at once are safe; what is still in use is left for the next time.
+    Two collects may run at the same time. Files in use stay for the next collect.
     """
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
     if pipeline is None:
         return None
-    pipeline_id, kept = pipeline.pipeline_id, Path(pipeline.archive_path)
+    pipeline_id, archive = pipeline.pipeline_id, Path(pipeline.archive_path)
     retired = _retire(ledger, spec, pipeline)
     merged = _merge(ledger, spec, pipeline_id, log)
     deleted = delete_payload(ledger, pipeline_id)
     failpoints.point("collect.after_delete")
     dropped = _drop(ledger, pipeline_id, log)
     try:
-        folders, freed = _remove_staged(ledger, pipeline_id, kept)
+        folders, freed = _remove_staged(ledger, pipeline_id, archive)
     except OSError as error:
         raise RetryableError(
-            f"collect of {spec.name}: {error}; fix the file system below {kept}, then run this "
+            f"collect of {spec.name}: {error}. Fix the file system at {archive}, then run this "
             "again"
         ) from error
     finished, damaged = _finish(ledger, spec, pipeline_id, log)
-    replaced, left, more = _remove_replaced(ledger, spec, pipeline)
-    put, stayed = _put_away(ledger, spec, pipeline_id)
+    replaced, stuck_outputs, replaced_bytes = _remove_replaced(ledger, spec, pipeline)
+    archived, stuck_parts = _archive_parts(ledger, spec, pipeline_id)
     return Collected(
         pipeline=spec.name,
         batches_finalized=finished,
-        damaged=(*damaged, *left, *stayed),
+        damaged=(*damaged, *stuck_outputs, *stuck_parts),
         runs_retired=retired,
         runs_merged=merged,
         payloads_deleted=deleted,
         segments_dropped=dropped,
         folders_removed=folders,
-        bytes_freed=freed + more,
+        bytes_freed=freed + replaced_bytes,
         replaced_removed=replaced,
-        files_moved=0 if spec.source.receives else put,
-        spooled_removed=put if spec.source.receives else 0,
+        files_moved=0 if spec.source.receives else archived,
+        spooled_removed=archived if spec.source.receives else 0,
     )
 
 
@@ -114,9 +114,9 @@ def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
 def _finish(
     ledger: Ledger, spec: Spec, pipeline_id: int, log: Log
 ) -> tuple[int, tuple[str, ...]]:
-    """Finalize what was left. Returns how many batches were, and why others cannot be.
+    """Finalize committed batches without a run. Returns their number, and the errors of others.
 
-    RetryableError, once all were tried: one of them may be finalized later.
+    Tries all, then raises RetryableError if one of them may succeed later.
     """
     orphan = spec.limits.orphan_after.total_seconds()
     values = {"pipeline_id": pipeline_id, "orphan_seconds": orphan}
@@ -128,11 +128,11 @@ def _finish(
         except TerminalError as error:
             damaged.append(str(error))
         except RetryableError as error:
-            log(f"batch {batch_id} was left for the next time: {error}")
+            log(f"batch {batch_id} waits for the next collect: {error}")
             later = error
         else:
             finished += 1
-            log(f"finalized batch {batch_id}: it had committed, and its run did not come back")
+            log(f"finalized batch {batch_id}: it was committed, but its run never finalized it")
     if later:
         raise later
     return finished, tuple(damaged)
@@ -154,7 +154,7 @@ def _retire(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> int:
 
 
 def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, log: Log) -> int:
-    """Merge until each shard has few live runs. Returns how many runs went into others."""
+    """Merge until each shard has few live runs. Returns the number of merged runs."""
     merged = 0
     cache = FilterCache(settings.cache_dir())
     horizon = int(spec.dedup.horizon.total_seconds())
@@ -173,13 +173,13 @@ def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, log: Log) -> int:
             except (RetryableError, CorruptionError) as error:
                 if isinstance(error, CorruptionError) and _all_live(ledger, pipeline_id, group):
                     raise
-                log(f"a merge was left for the next time: {error}")
+                log(f"a merge waits for the next collect: {error}")
                 return merged
     return merged
 
 
 def _all_live(ledger: Ledger, pipeline_id: int, group: tuple[IdRun, ...]) -> bool:
-    """Whether the runs that could not be read should be there: no other collect retired them."""
+    """Whether all runs of a group are still live, so that a failed read means damage."""
     with ledger.transaction() as connection:
         live = {run.id_run_id for run in snapshot(connection, pipeline_id).runs}
     return all(run.id_run_id in live for run in group)
@@ -196,15 +196,17 @@ def _drop(ledger: Ledger, pipeline_id: int, log: Log) -> int:
             failpoints.point("collect.after_drop")
             dropped += 1
         except RetryableError as error:
-            log(f"a segment was left for the next time: {error}")
+            log(f"a segment waits for the next collect: {error}")
     return dropped
 
 
-def _remove_staged(ledger: Ledger, pipeline_id: int, kept: Path) -> tuple[int, int]:
-    """Remove folders of attempts that the ledger proves dead. Others', and unknown ones, stay."""
+def _remove_staged(ledger: Ledger, pipeline_id: int, archive: Path) -> tuple[int, int]:
+    """Remove folders of attempts that the ledger proves dead. All other folders stay. Returns the
+    numbers of folders and bytes.
+    """
     removed = freed = 0
-    staging = layout.staging(kept)
-    # Not Path.glob: it fails where a finalize removes a batch's folder meanwhile.
+    staging = layout.staging(archive)
+    # Path.glob would fail if a finalize removes a batch's folder meanwhile.
     for name in sorted(glob("b*/f*", root_dir=staging)):
         folder, match = staging / name, _ATTEMPT.fullmatch(name)
         if match is None:
@@ -219,26 +221,26 @@ def _remove_staged(ledger: Ledger, pipeline_id: int, kept: Path) -> tuple[int, i
                 freed += remove_folder(folder)
                 failpoints.point("collect.after_remove")
                 removed += 1
-        with suppress(OSError):  # Not empty, or gone: another attempt or collect was faster.
+        with suppress(OSError):  # Another attempt uses it, or another collect has removed it.
             folder.parent.rmdir()
     return removed, freed
 
 
 # Keeps G9, Q5.
-def _put_away(ledger: Ledger, spec: Spec, pipeline_id: int) -> tuple[int, tuple[str, ...]]:
-    """Move or remove the parts of the source of which all is finalized or lost. Returns how many
-    were, and why others were left.
+def _archive_parts(ledger: Ledger, spec: Spec, pipeline_id: int) -> tuple[int, tuple[str, ...]]:
+    """Move or remove parts of the source that are entirely finalized or lost. Returns their number,
+    and the errors of others.
     """
-    if (kept := spec.source.kept) is None:
+    if (keep := spec.source.retention) is None:
         return 0, ()
-    source, moved, left = open_source(spec), 0, []
-    values = {"pipeline_id": pipeline_id, "kept_seconds": kept.total_seconds()}
-    for found in ledger.rows("collect", "accounted", **values):
+    source, moved, errors = open_source(spec), 0, []
+    values = {"pipeline_id": pipeline_id, "kept_seconds": keep.total_seconds()}
+    for partition in ledger.rows("collect", "accounted", **values):
         try:
-            moved += source.archive_part(Partition(**found))
+            moved += source.archive_part(Partition(**partition))
         except SourceError as error:
-            left.append(str(error))
-    return moved, tuple(left)
+            errors.append(str(error))
+    return moved, tuple(errors)
 
 
 # Keeps RP7.
@@ -247,40 +249,40 @@ def _remove_replaced(
 ) -> tuple[int, tuple[str, ...], int]:
     """Remove the files of outputs that were replaced some time ago, but not their markers.
 
-    Returns of how many batches they were removed, why others were left, and the bytes freed.
+    Returns the number of batches, the errors of others, and the freed bytes.
     """
-    kept = Path(pipeline.archive_path)
+    archive = Path(pipeline.archive_path)
     sink = Path(pipeline.sink_address) if spec.sink_path() else None
     values = {
         "pipeline_id": pipeline.pipeline_id,
         "keep_seconds": spec.limits.keep_replaced.total_seconds(),
     }
-    removed, freed, left = 0, 0, []
-    for found in ledger.rows("collect", "replaced", **values):
-        old = layout.replaced(kept, found["root"], found["generation"])
+    removed, freed, errors = 0, 0, []
+    for batch in ledger.rows("collect", "replaced", **values):
+        old = layout.replaced_marker(archive, batch["root"], batch["generation"])
         try:
-            marker = read_marker(layout.marker(kept, found["root"]), sink)
+            marker = read_marker(layout.marker(archive, batch["root"]), sink)
             replaced = read_marker(old, sink)
             _check_replaced(replaced, marker)
             if replaced.spec.sink.in_files:
-                there = open_stored(replaced.spec, spec, pipeline.sink_address)
-                freed += there.remove_files(replaced)
+                stored_sink = open_stored(replaced.spec, spec, pipeline.sink_address)
+                freed += stored_sink.remove_files(replaced)
         except (TerminalError, RetryableError) as error:
-            left.append(f"the replaced files of batch {found['batch_id']} were left: {error}")
+            errors.append(f"cannot remove the replaced files of batch {batch['batch_id']}: {error}")
             continue
         failpoints.point("collect.before_removed")
-        ledger.rows("collect", "files_removed", batch_id=found["batch_id"])
+        ledger.rows("collect", "files_removed", batch_id=batch["batch_id"])
         failpoints.point("collect.after_removed")
         removed += 1
-    return removed, tuple(left), freed
+    return removed, tuple(errors), freed
 
 
 def _check_replaced(old: Marker, marker: Marker) -> None:
-    """CorruptionError: a replaced output counts."""
+    """Raises CorruptionError if the current marker still lists a replaced output."""
     counts = {file.path for file in marker.of_kind(Kind.DATA)}
     files = old.of_kind(Kind.DATA) if old.spec.sink.in_files else ()
     if marker.generation <= old.generation or counts & {file.path for file in files}:
         raise CorruptionError(
-            f"{marker.path} is of generation {marker.generation}, and lists what {old.path} lists, "
-            "which was replaced; restore it from a backup"
+            f"{marker.path} is of generation {marker.generation} and lists files of {old.path}, "
+            "which was replaced. Nothing was removed. Restore the marker from a backup"
         )

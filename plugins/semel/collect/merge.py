@@ -1,8 +1,8 @@
-"""merge: fewer, larger id runs, because probing costs per filter and not per size.
+"""merge: fewer, larger id runs, because probing costs per filter, not per size.
 
-Runs are merged with others of the same shard that expire in the same drop span, so that ids are
-forgotten no later than the span after their horizon. What a merge retires keeps its payload until
-no open attempt can have pinned it (catalog.delete_payload).
+A merge joins runs of the same shard that expire in the same drop span, so that ids are forgotten at
+the latest one span after their horizon. A retired run keeps its payload until no open attempt can
+have pinned it (catalog.delete_payload).
 """
 
 from collections.abc import Callable, Iterable
@@ -34,21 +34,21 @@ _RATIO = 2  # a run joins smaller ones that hold at least half as many ids toget
 def merge_candidates(
     runs: Iterable[IdRun], *, horizon_seconds: int, live_max: int = RUNS_LIVE_PER_SHARD_MAX
 ) -> list[tuple[IdRun, ...]]:
-    """Which visible runs to merge, each group into one, so that shards keep to `live_max`.
+    """Groups of visible runs, each to be merged into one, so that shards keep to `live_max`.
 
-    A shard within the limit is left alone. Else spans that get no new runs any more become one run
-    each, and in the youngest span runs of similar size are merged: an id's run grows by half or
-    more each time, so it is rewritten a logarithmic number of times.
+    A shard within the limit stays as it is. Otherwise each closed span becomes one run, and runs of
+    similar size in the youngest span are merged. Each merge makes an id's run larger by half or
+    more, so it is rewritten a logarithmic number of times.
     """
     span = span_seconds(horizon_seconds)
     groups = []
     for _, of_shard in groupby(sorted(runs, key=lambda run: run.shard), key=lambda run: run.shard):
         members = list(of_shard)
-        groups += _of_shard(members, lambda run: run.expires_at.timestamp() // span, live_max)
+        groups += _shard_groups(members, lambda run: run.expires_at.timestamp() // span, live_max)
     return groups
 
 
-def _of_shard(
+def _shard_groups(
     runs: list[IdRun], span_of: Callable[[IdRun], float], live_max: int
 ) -> list[tuple[IdRun, ...]]:
     if len(runs) <= live_max:
@@ -56,21 +56,21 @@ def _of_shard(
     runs.sort(key=span_of)
     *closed, youngest = (list(group) for _, group in groupby(runs, key=span_of))
     groups = [tuple(group) for group in closed if len(group) > 1]
-    return groups + _of_youngest(youngest, max(1, live_max - len(closed)))
+    return groups + _youngest_groups(youngest, max(1, live_max - len(closed)))
 
 
-def _of_youngest(runs: list[IdRun], live_max: int) -> list[tuple[IdRun, ...]]:
-    """Merge neighbours in size; where sizes grow too fast for that, the smallest ones."""
+def _youngest_groups(runs: list[IdRun], live_max: int) -> list[tuple[IdRun, ...]]:
+    """Merge neighbours in size. If their sizes differ too much, merge the smallest ones."""
     runs.sort(key=lambda run: run.ids)
     groups: list[list[IdRun]] = []
-    held = 0
+    total = 0
     for run in runs:
-        if groups and run.ids <= _RATIO * held:
+        if groups and run.ids <= _RATIO * total:
             groups[-1].append(run)
         else:
             groups.append([run])
-            held = 0
-        held += run.ids
+            total = 0
+        total += run.ids
     excess = len(groups) - live_max
     if excess > 0:
         groups = [[run for group in groups[: excess + 1] for run in group], *groups[excess + 1 :]]
@@ -79,8 +79,8 @@ def _of_youngest(runs: list[IdRun], live_max: int) -> list[tuple[IdRun, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """A run that is being merged. `block` is the filter block, in the merged run, of each chunk's
-    first id."""
+    """An input of a merge. `block`: the filter block, in the merged run, of each chunk's first id.
+    """
 
     run: IdRun
     index: Index
@@ -95,15 +95,15 @@ def merge(ledger: Ledger, cache: FilterCache, parts: tuple[IdRun, ...]) -> IdRun
     3. Complete the header.
     4. Under the pipeline's lock retire the parts.
 
-    RetryableError when a part was retired meanwhile (another merge, or its age): nothing is left.
-    CorruptionError when a part is missing or damaged.
+    Raises RetryableError if a part was retired meanwhile (another merge, or its age); nothing is
+    changed. Raises CorruptionError if a part is missing or damaged.
     """
     encoder = IdEncoder(sum(run.ids for run in parts))
     with ledger.transaction() as connection:
         pipeline = pipelines.get(connection, parts[0].pipeline_id)
         header = row(connection, "catalog", "insert_run", **_header(parts, encoder))
         id_run_id, segment_id = header["id_run_id"], header["segment_id"]
-        opened = [_opened(ledger, cache, run, encoder.blocks) for run in parts]
+        opened = [_open_run(ledger, cache, run, encoder.blocks) for run in parts]
         count = -(-sum(run.ids for run in parts) // MERGE_IDS_AT_ONCE)
         ends = [encoder.blocks * at // count for at in range(count + 1)]
         for first, end in zip(ends, ends[1:], strict=False):
@@ -122,10 +122,10 @@ def merge(ledger: Ledger, cache: FilterCache, parts: tuple[IdRun, ...]) -> IdRun
 
 
 def _header(parts: tuple[IdRun, ...], encoder: IdEncoder) -> dict[str, object]:
-    """The merged run's columns: what its parts hold, in the segment of the last to expire."""
+    """The merged run's columns, in the segment of the part that expires last."""
     # Keeps G7.
     last = max(parts, key=lambda run: run.expires_at)
-    # All of its parts' buckets and no other: each will be forgotten.
+    # Exactly the buckets of its parts, because collect forgets each of them.
     buckets = union(run.buckets for run in parts)
     return {
         "pipeline_id": last.pipeline_id,
@@ -152,14 +152,14 @@ def _retire(
     ids = [run.id_run_id for run in parts]
     retired = rows(connection, "catalog", "retire_merged", merged=merged, parts=ids)
     if len(retired) != len(parts):
-        gone = sorted(set(ids) - {each["id_run_id"] for each in retired})
+        lost = sorted(set(ids) - {each["id_run_id"] for each in retired})
         raise RetryableError(
-            f"id runs {gone} were retired while they were merged; the merge was undone, "
-            "the next collect tries again"
+            f"id runs {lost} were retired during the merge. The merge was undone, and the next "
+            "collect tries again"
         )
 
 
-def _opened(ledger: Ledger, cache: FilterCache, run: IdRun, blocks: int) -> _Part:
+def _open_run(ledger: Ledger, cache: FilterCache, run: IdRun, blocks: int) -> _Part:
     index = cache.open(ledger, run)
     return _Part(run=run, index=index, block=bloom.block_of(index.first_h1, blocks))
 
@@ -167,7 +167,7 @@ def _opened(ledger: Ledger, cache: FilterCache, run: IdRun, blocks: int) -> _Par
 def _range(
     ledger: Ledger, parts: list[_Part], blocks: int, first: int, end: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct ids of all parts that lie in the blocks `first` to `end` (exclusive), sorted."""
+    """The distinct ids of all parts in the blocks `first` to `end` (exclusive), sorted."""
     h1, h2 = [np.empty(0, np.uint64)], [np.empty(0, np.uint32)]
     for part in parts:
         # A chunk may begin before the range and reach into it.

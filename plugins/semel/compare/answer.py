@@ -1,14 +1,14 @@
-"""What a compare answers: the differences between a live path's output and another's."""
+"""The answer of compare: the differences between a live path's output and another output."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from semel.model.batch import Counts
-from semel.model.reasons import Said
+from semel.model.reasons import ExplainedEnum
 
 
-class Cause(Said):
-    """Why two outputs differ, in the order in which causes are tried."""
+class Cause(ExplainedEnum):
+    """Why two outputs differ, in the order in which compare tries the causes."""
 
     LATE = "late", "the live path set the record aside as late"
     QUARANTINED = "quarantined", "the live path quarantined the record"
@@ -16,22 +16,22 @@ class Cause(Said):
         "quarantined_in_batch_path", "the batch path quarantines records of this batch"
     )  # fmt: skip
     COPY = "copy_won", "another copy of the repeated id won"
-    FORGOTTEN = "forgotten", "the live path took the id again: its horizon was over"
-    FILE = "output_changed", "an output file is not what its marker lists"
-    SOURCE = "source_changed", "the source was edited after it was read"
+    FORGOTTEN = "forgotten", "the live path accepted the id again: its horizon was over"
+    FILE = "output_changed", "an output file differs from its marker"
+    SOURCE = "source_changed", "the source changed after the live path read it"
     RANDOM = (
         "not_deterministic",
         "two runs of the batch path differ here: the transforms are not deterministic",
     )
-    CODE = "code_changed", "other code made the batch"
-    SPEC = "declaration_changed", "the pipeline was declared otherwise when the batch was made"
-    TRANSFORM = "transform", "the transforms make other rows when a batch holds other records"
-    UNKNOWN = "unknown", "the cause cannot be told"
+    CODE = "code_changed", "the code has changed since the batch"
+    SPEC = "declaration_changed", "the declaration has changed since the batch"
+    TRANSFORM = "transform", "the transforms depend on which records share a batch"
+    UNKNOWN = "unknown", "compare could not determine the cause"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """Where a record begins in the source; `line` where it can be told."""
+    """Where a record begins in the source. `line` is None if the source has no lines."""
 
     source: str
     line: int | None
@@ -40,9 +40,9 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """What one of the two outputs has: rows, an example of them, and the record that it came from.
+    """One output's part of a difference: the number of rows, an example row, and its record.
 
-    `row` is None where no values may be shown.
+    `row` is None if the limits forbid showing values.
     """
 
     rows: int
@@ -54,9 +54,9 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One id, position or row that is not the same in both. `kind`: only_live, only_other,
-    more_live, more_other (as many rows of it more), or values. `id` is None where none is known or
-    may be shown.
+    """One id, position or row that differs between the outputs. `kind`: only_live, only_other,
+    more_live or more_other (that side has more rows), or values. `id` is None if it is unknown or
+    the limits forbid showing it.
     """
 
     kind: str
@@ -71,10 +71,10 @@ class Difference:
 class Comparison:
     """The answer. `other`: "batch path", or the other pipeline's name.
 
-    `by`: what rows are matched by: id, position, window or row. `differences` are some of `total`;
-    `causes` counts all. `apart` counts, by reason, records that one side alone kept out:
-    decisions and dead letters, even where the rows are equal. `known`: how many ids were known
-    from batches outside of the range.
+    `by`: how rows are matched: id, position, window or row. `differences` has the first of `total`;
+    `causes` counts all. `apart` counts, by side and reason, decisions and dead letters that only
+    that side has, even if the rows are equal. `known`: the number of ids that the batches knew from
+    batches outside of the range.
     """
 
     pipeline: str
@@ -94,13 +94,13 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether the two outputs hold the same."""
+        """True if the two outputs have the same rows."""
         return not self.total
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchRange:
-    """Which batches: those of [start, end), or those numbered `first` to `last`."""
+    """The batches of [start, end), or those numbered `first` to `last`."""
 
     start: datetime | None = None
     end: datetime | None = None

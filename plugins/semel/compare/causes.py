@@ -1,5 +1,5 @@
-"""Why rows differ: by what became of their records, then by what changed since, then by running
-the batch path once more. Each cause is tried only on rows that no earlier one explains.
+"""Finds why rows differ: from the verdicts on their records, from changes since the batch, then
+from a second run of the batch path. Each cause applies only to rows that no earlier one explains.
 """
 
 from collections.abc import Callable
@@ -8,10 +8,10 @@ from functools import partial
 import numpy as np
 
 from semel.archive import provenance
-from semel.archive.marker import Marker, generations, judged
+from semel.archive.marker import Marker, generations, judging_output
 from semel.clients.duck import DuckEngine
 from semel.compare.answer import Cause
-from semel.compare.which import Chosen
+from semel.compare.choice import ChosenBatches
 from semel.errors import SourceError
 from semel.model.manifest import Kind
 from semel.pipeline.opening import open_source
@@ -22,10 +22,10 @@ from semel.stage.read import read_again
 
 
 def blame(
-    engine: DuckEngine, chosen: Chosen, *, by: str, run_again: Callable[[], None] | None
+    engine: DuckEngine, chosen: ChosenBatches, *, by: str, run_again: Callable[[], None] | None
 ) -> None:
-    """Give each difference its cause. `run_again` runs the batch path once more, as side AGAIN;
-    None: there is no batch path. `by`: what rows are matched by.
+    """Set the cause of each difference. `run_again` runs the batch path a second time, as side
+    AGAIN; None if there is no batch path. `by`: how rows are matched.
     """
     spec = chosen.spec
     if run_again is not None:
@@ -44,13 +44,13 @@ def blame(
 
 
 def _blame_batches(
-    engine: DuckEngine, chosen: Chosen, cause: Cause, holds: Callable[[Marker], bool]
+    engine: DuckEngine, chosen: ChosenBatches, cause: Cause, applies: Callable[[Marker], bool]
 ) -> None:
-    wanted = {row["batch"] for row in engine.rows("unexplained")}
-    # Of rows whose batch is not known, it may be any.
-    asked = [m for m in chosen.markers if wanted & {m.batch_id, None}]
-    if found := [marker.batch_id for marker in asked if holds(marker)]:
-        engine.run("blame_batches", cause=str(cause), batches=found)
+    unexplained = {row["batch"] for row in engine.rows("unexplained")}
+    # A row whose batch is unknown may come from any batch.
+    candidates = [m for m in chosen.markers if unexplained & {m.batch_id, None}]
+    if batches := [marker.batch_id for marker in candidates if applies(marker)]:
+        engine.run("blame_batches", cause=str(cause), batches=batches)
 
 
 def _file_changed(marker: Marker) -> bool:
@@ -58,22 +58,22 @@ def _file_changed(marker: Marker) -> bool:
     return not all(map(marker.is_whole, files))
 
 
-def _source_changed(chosen: Chosen, marker: Marker) -> bool:
-    """Whether the source is not what the winner read, by the declaration of that time."""
+def _source_changed(chosen: ChosenBatches, marker: Marker) -> bool:
+    """True if the source differs from what the winner read, by the declaration of that time."""
     if marker.admits is not None:
-        return False  # Its root tells it.
+        return False  # The check of its root covers it.
     claims, split_bytes = chosen.claims[marker.batch_id], chosen.split_bytes[marker.batch_id]
-    # The digest is of the output by which its records were judged, and by its declaration.
-    marker = judged(generations(marker))
+    # The digest belongs to the output whose declaration judged the records.
+    marker = judging_output(generations(marker))
     job = job_of(marker, tuple(claims), open_source(marker.spec), split_bytes)
-    nothing = np.zeros(0, np.int64)
+    no_offsets = np.zeros(0, np.int64)
     try:
-        reports = [read_again(job, split, nothing).report for split in job.splits]
+        reports = [read_again(job, split, no_offsets).report for split in job.splits]
     except SourceError:
         return True
     return account.input_digest(job, reports) != marker.input_digest
 
 
 def _code_changed(spec: Spec, marker: Marker) -> bool:
-    now = provenance.look(spec).named.digest
+    now = provenance.read_code(spec).digests.digest
     return marker.code_digest is not None and marker.code_digest != now

@@ -1,7 +1,7 @@
-"""The batch path: what a range of batches read, read again as one batch, by stage's own job.
+"""The batch path: stage's own job reads the claims of a range of batches again, as one batch.
 
-The job has no part in the ledger: its claims, its spec and the ids that it knows are given. What it
-writes stays in a scratch folder, below the folder of the archive's attempts.
+The job does not use the ledger: compare passes its claims, its spec and its known ids. It writes
+into a scratch folder, below the folder of the archive's attempts.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from semel.archive import provenance
-from semel.compare.which import Chosen
+from semel.compare.choice import ChosenBatches
 from semel.declare.wording import count
 from semel.errors import AGAIN, RetryableError, SemelError, SourceError, TerminalError
 from semel.model.arrow import arrow_type
@@ -29,12 +29,12 @@ from semel.stage import account, make_folders, moved
 from semel.stage.job import JobEngine, Outcome, StageJob, columns_of
 from semel.storage import make_folder, remove_folder
 
-_BATCH = 0  # No ledger gives this number, so no command that an error names touches another batch.
+_BATCH = 0  # Ledgers start at 1, so a command in an error message cannot affect a real batch.
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPathOutput:
-    """What the batch path made, as a marker tells it of a batch. All files lie below `sink`."""
+    """The batch path's output, with the attributes of a marker. All files are below `sink`."""
 
     pipeline: str
     spec: Spec
@@ -55,27 +55,27 @@ class BatchPathOutput:
 
 @contextmanager
 def scratch_folder(staging: Path) -> Iterator[Path]:
-    """A folder below `staging` for the length of a block. Removes what killed compares left.
+    """A folder below `staging` for the duration of a block. Removes folders of killed compares.
 
-    Its maker holds a lock on it, which ends with the process. While one is made, nobody else looks
-    for those without.
+    Each process locks its folder; the lock ends with the process. The lock of `staging` keeps
+    another process from removing a folder before its creator has locked it.
     """
     make_folder(staging)
     folder = staging / f"compare-{secrets.token_hex(6)}"
-    with ExitStack() as kept:
+    with ExitStack() as stack:
         with _locked(staging):
-            for left in staging.glob("compare-*"):
-                with suppress(BlockingIOError, FileNotFoundError), _locked(left, fcntl.LOCK_NB):
-                    remove_folder(left)
+            for other in staging.glob("compare-*"):
+                with suppress(BlockingIOError, FileNotFoundError), _locked(other, fcntl.LOCK_NB):
+                    remove_folder(other)
             make_folder(folder)
-            kept.enter_context(_locked(folder))
-        kept.callback(remove_folder, folder)
+            stack.enter_context(_locked(folder))
+        stack.callback(remove_folder, folder)
         yield folder
 
 
 @contextmanager
 def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
-    """Hold the lock of a folder. BlockingIOError: another has it, and `flags` say not to wait."""
+    """Hold a folder's lock. Raises BlockingIOError if it is taken and `flags` has LOCK_NB."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | flags)
@@ -85,13 +85,13 @@ def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
 
 
 def batch_path(
-    chosen: Chosen, engine: JobEngine, known: Path, folder: Path, log: Log
+    chosen: ChosenBatches, engine: JobEngine, known: Path, folder: Path, log: Log
 ) -> BatchPathOutput:
-    """Run the batch path into a new folder. `known`: the folder with the ids that it knows.
+    """Run the batch path into a new folder. `known`: the folder with the known ids.
 
-    SemelError: as of stage, in the compare's words.
+    Raises RetryableError if another run may succeed, else TerminalError.
     """
-    spec, source, claims = _spec(chosen.spec), open_source(chosen.spec), in_one(chosen)
+    spec, source, claims = _spec(chosen.spec), open_source(chosen.spec), join_claims(chosen)
     try:
         claims = source.find(claims, _BATCH)
         job = StageJob.apart(
@@ -107,52 +107,52 @@ def batch_path(
         )
         log(f"batch path: reads {count(len(job.splits), 'split')} in {count(job.tasks, 'task')}")
         make_folders(job)
-        texts = provenance.look(spec).texts
-        outcome = engine.run(replace(job, refuses=_refuses(chosen.spec, job), code=texts))
+        texts = provenance.read_code(spec).texts
+        outcome = engine.run(replace(job, refuses=_row_checker(chosen.spec, job), code=texts))
         source.check(claims, _BATCH)
-        return _made(job, outcome)
+        return _output_of(job, outcome)
     except (SemelError, OSError) as error:
         passing = isinstance(error, RetryableError | OSError) or (
             isinstance(error, SourceError) and moved(source, claims, _BATCH)
         )
         kind = RetryableError if passing else TerminalError
         raise kind(
-            f"the batch path of {spec.name} failed, and was removed; the live output was not "
-            f"touched: {error}",
+            f"the batch path of {spec.name} failed: {error}. Its files were removed, and the live "
+            "output is unchanged",
             next=AGAIN,
         ) from error
 
 
 def _spec(spec: Spec) -> Spec:
-    """The pipeline; without transforms, with the positions of its rows."""
+    """The pipeline's spec. Without transforms, its rows also get their positions."""
     if spec.transforms:
         return spec
     sink = spec.sink.model_copy(update={"position_columns": True})
     return spec.model_copy(update={"sink": sink})
 
 
-def _refuses(spec: Spec, job: StageJob) -> RowChecker | None:
-    """Finds the rows that the pipeline's table refuses: both paths set them aside."""
+def _row_checker(spec: Spec, job: StageJob) -> RowChecker | None:
+    """The check that finds rows that the pipeline's table refuses. None if there is no check."""
     if spec.sink.in_folder or spec.transforms:
         return None
     return open_sink(spec).check(columns_of(spec), job.data_dir)
 
 
-def _made(job: StageJob, outcome: Outcome) -> BatchPathOutput:
-    files, counts = account.added_up(job, outcome)
+def _output_of(job: StageJob, outcome: Outcome) -> BatchPathOutput:
+    files, counts = account.sum_up(job, outcome)
     columns = [(name, arrow_type(text)) for name, text in outcome.sink_schema]
     return BatchPathOutput(
         pipeline=job.spec.name,
         spec=job.spec,
         sink=job.folder,
         sink_schema=pa.schema(columns),
-        files=tuple(_placed(job.folder, file) for file in files),
+        files=tuple(_place_file(job.folder, file) for file in files),
         counts=counts,
     )
 
 
-def _placed(root: Path, file: StagedFile) -> MarkedFile:
-    """Give a staged file the folders and the suffix of its final name, which readers go by."""
+def _place_file(root: Path, file: StagedFile) -> MarkedFile:
+    """Move a staged file to its final folder and suffix, which readers need."""
     path = os.path.join("sink", file.folder, Path(file.path).name + file.suffix)
     make_folder((root / path).parent)
     os.rename(file.path, root / path)
@@ -161,14 +161,14 @@ def _placed(root: Path, file: StagedFile) -> MarkedFile:
     )
 
 
-def in_one(chosen: Chosen) -> list[Claim]:
-    """All claims of the batches as those of one: in the order in which a plan would take them,
-    and those of one partition that follow each other as one.
+def join_claims(chosen: ChosenBatches) -> list[Claim]:
+    """All claims of the batches as claims of one batch: in plan's order, with adjacent claims of
+    a source partition joined.
     """
-    shown = [found.name for found in open_source(chosen.spec).discover().items]
-    place = {name: at for at, name in enumerate(shown)}
-    claims = [claim for own in chosen.claims.values() for claim in own]
-    # What is not listed under its name was rotated away: it is older than what is.
+    names = [item.name for item in open_source(chosen.spec).discover().items]
+    place = {name: at for at, name in enumerate(names)}
+    claims = [claim for of_batch in chosen.claims.values() for claim in of_batch]
+    # A name outside of the listing was rotated away, so its file is older than the listed ones.
     claims.sort(key=lambda c: (place.get(c.name, -1), c.source_partition_id, c.start))
     joined: list[Claim] = []
     for claim in claims:

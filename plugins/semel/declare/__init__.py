@@ -1,1 +1,1 @@
-"""What declarations are made of: YAML, types of columns, durations, problems."""
+"""The building blocks of declarations: YAML, column types, durations, problems."""

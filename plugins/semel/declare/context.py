@@ -1,4 +1,4 @@
-"""What of a pipeline its source, its sink and the formats of their files may know."""
+"""The part of a declaration that the source, the sink and their file formats may read."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Counting:
-    """How partial rows are merged: what is counted, and in which windows of time."""
+    """The rules to merge partial rows: the aggregates and the windows of time."""
 
     aggregate: "Aggregate"
     windows: "Windows"
@@ -24,11 +24,11 @@ class Counting:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """A part of a pipeline's declaration. It goes to tasks, and holds no secret.
+    """A part of a pipeline's declaration. It goes to tasks, and does not contain secrets.
 
-    `declared`: the keys of the source, or those of the sink. `columns`: the parsed type of each
-    column, in order, where the rows are those of the source. `by_position`: as of the pipeline. `counting`:
-    of one with `aggregate`.
+    `declared`: the source's or the sink's declaration. `columns`: the parsed type of each column,
+    in order; empty for a sink after transforms or aggregate. `by_position`: as in Spec.
+    `counting`: only with `aggregate`.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Context:
 
     @property
     def json_columns(self) -> tuple[str, ...]:
-        """The columns that hold JSON as text."""
+        """The columns with JSON as text."""
         return tuple(name for name, kind in self.columns.items() if kind.word == "json")
 
     def arrow_schema(self) -> "pa.Schema":

@@ -1,6 +1,6 @@
-"""Column types in the words of Spark's DDL, and what they are in Arrow.
+"""Column types in the syntax of Spark's DDL, and the equal Arrow types.
 
-The words are parsed here, not by Spark, because plan, audit and the readers run without it.
+semel parses them itself, because plan, audit and the readers run without Spark.
 """
 
 import re
@@ -16,10 +16,10 @@ SCALARS = (
     "binary",
 )  # fmt: skip
 PARSER_RULES = 1
-"""The number of the rules by which records are read: what each type takes, and what it becomes. A
-stored plan and a marker bear it. The audit judges by no others: raise it when the rules change."""
+"""Version of the rules that turn a record's text into values of each type. Stored plans and markers
+have it, and the audit accepts this version only. Raise it when the rules change."""
 
-KNOWN = (*SCALARS, "json", "decimal(p,s)", "array<type>", "map<string, type>",
+TYPE_EXAMPLES = (*SCALARS, "json", "decimal(p,s)", "array<type>", "map<string, type>",
          "struct<name: type, ...>")  # fmt: skip
 
 _TOKEN = re.compile(r"\s*(?:([A-Za-z_][A-Za-z0-9_]*|[0-9]+)|([<>(),:]))")
@@ -30,7 +30,7 @@ _DEPTH_MAX = 16
 class ColumnType:
     """A parsed type. `word` is lower case; the other fields belong to decimal, array, map, struct.
 
-    `element` is what an array or a map holds.
+    `element` is the type of the values in an array or a map.
     """
 
     word: str
@@ -40,7 +40,7 @@ class ColumnType:
     fields: tuple[tuple[str, "ColumnType"], ...] = ()
 
     def __str__(self) -> str:
-        """The one way to write this type, so that equal types give equal digests."""
+        """The canonical text of this type, so that equal types have equal digests."""
         if self.word == "decimal":
             return f"decimal({self.precision},{self.scale})"
         if self.word == "array":
@@ -53,13 +53,13 @@ class ColumnType:
 
     @property
     def nested(self) -> bool:
-        """Whether a value has parts (array, map, struct)."""
+        """True if a value has parts (array, map, struct)."""
         return self.word in ("array", "map", "struct")
 
     @property
     def identifies(self) -> bool:
-        """Whether a value can be part of a record id: one value, and equal means the same."""
-        # Bytes would do, but pyarrow 26 ends the process now and then when `find` asks for some.
+        """True if a value can be part of a record id: a single value with exact equality."""
+        # Bytes would work, but pyarrow 26 sometimes crashes when `find` searches for them.
         return not self.nested and self.word not in ("float", "double", "json", "binary")
 
     def arrow(self) -> "pa.DataType":
@@ -89,14 +89,14 @@ class ColumnType:
         }[self.word]
 
 
-@lru_cache(maxsize=1_024)  # A task asks for each of its splits.
+@lru_cache(maxsize=1_024)  # A task parses the types again for each of its splits.
 def parse(text: str) -> ColumnType:
-    """The type that `text` names. ValueError says what is wrong with it."""
+    """The type that `text` names. Raises ValueError, with a message, if it is not a type."""
     reader = _TypeParser(text)
-    found = reader.type(depth=0)
+    column_type = reader.type(depth=0)
     if reader.tokens:
-        raise ValueError(f"{text!r} goes on after its type: {''.join(reader.tokens)!r}")
-    return found
+        raise ValueError(f"{text!r} has text after its type: {''.join(reader.tokens)!r}")
+    return column_type
 
 
 class _TypeParser:
@@ -114,7 +114,8 @@ class _TypeParser:
             at = match.end()
 
     def error(self, why: str) -> ValueError:
-        return ValueError(f"{self.text!r} is not a column type: {why}; known: {', '.join(KNOWN)}")
+        types = ", ".join(TYPE_EXAMPLES)
+        return ValueError(f"{self.text!r} is not a column type: {why}; the types are {types}")
 
     def next(self) -> str:
         if not self.tokens:
@@ -123,7 +124,7 @@ class _TypeParser:
 
     def expect(self, token: str) -> None:
         if (got := self.next()) != token:
-            raise self.error(f"{token!r} is expected in place of {got!r}")
+            raise self.error(f"expected {token!r}, found {got!r}")
 
     def type(self, *, depth: int) -> ColumnType:
         if depth > _DEPTH_MAX:
@@ -132,7 +133,7 @@ class _TypeParser:
         if word in SCALARS:
             return ColumnType(word=word)
         if word in ("json", "map") and depth:
-            raise self.error(f"{word} is a column's whole type, and no part of one")
+            raise self.error(f"{word} must be the type of a column, not a part of a type")
         if word == "json":
             return ColumnType(word=word)
         if word == "decimal":
@@ -161,13 +162,15 @@ class _TypeParser:
         scale = self.number()
         self.expect(")")
         if not 1 <= precision <= 38 or scale > precision:
-            raise self.error("a decimal has 1 to 38 digits, and at most so many after the point")
+            raise self.error(
+                "a decimal has 1 to 38 digits, and not more than these after the point"
+            )
         return ColumnType(word="decimal", precision=precision, scale=scale)
 
     def number(self) -> int:
         token = self.next()
         if not token.isdigit() or len(token) > 2:
-            raise self.error(f"a number is expected in place of {token!r}")
+            raise self.error(f"expected a number, found {token!r}")
         return int(token)
 
     def struct_fields(self, depth: int) -> tuple[tuple[str, ColumnType], ...]:
@@ -176,12 +179,12 @@ class _TypeParser:
         while True:
             name = self.next()
             if not (name[0].isalpha() or name[0] == "_"):
-                raise self.error(f"a field name is expected in place of {name!r}")
-            if name.lower() in (known.lower() for known, _ in fields):
-                raise self.error(f"the field {name!r} is there twice")
+                raise self.error(f"expected a field name, found {name!r}")
+            if name.lower() in (earlier.lower() for earlier, _ in fields):
+                raise self.error(f"it has the field {name!r} twice")
             self.expect(":")
             fields.append((name, self.type(depth=depth + 1)))
             if (token := self.next()) == ">":
                 return tuple(fields)
             if token != ",":
-                raise self.error(f"',' or '>' is expected in place of {token!r}")
+                raise self.error(f"expected ',' or '>', found {token!r}")

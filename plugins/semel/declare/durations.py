@@ -37,10 +37,10 @@ _SIZE_HELP = 'write whole bytes, or a whole number with a unit, such as "8 GiB" 
 
 
 def parse_duration(value: object) -> timedelta:
-    """A duration in whole seconds. ValueError says how to write one.
+    """A duration in whole seconds. Raises ValueError with an example.
 
-    A number without a unit is refused: nobody could tell seconds from days. So are months and
-    years, which have no fixed length.
+    A number needs a unit, since it could mean seconds or days. Months and years are not allowed,
+    because their length varies.
     """
     if isinstance(value, timedelta):
         return _bounded(value // timedelta(seconds=1))
@@ -61,8 +61,8 @@ def parse_duration(value: object) -> timedelta:
 def format_duration(value: timedelta) -> str:
     """The duration in the largest unit that divides it; `parse_duration` reads it back."""
     seconds = value // timedelta(seconds=1)
-    whole = (pair for pair in _PLAIN if seconds and seconds % pair[1] == 0)
-    unit, length = next(whole, ("second", 1))
+    dividing = (pair for pair in _PLAIN if seconds and seconds % pair[1] == 0)
+    unit, length = next(dividing, ("second", 1))
     count = seconds // length
     return f"{count} {unit}" + ("" if count == 1 else "s")
 
@@ -70,7 +70,7 @@ def format_duration(value: timedelta) -> str:
 def parse_size(value: object) -> int:
     """A size in bytes: an integer, or text with a unit (GiB counts in 1024, GB in 1000).
 
-    ValueError says how to write one.
+    Raises ValueError with an example.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         size = value

@@ -1,4 +1,4 @@
-"""The names that files have for declared columns: which of them they may lack, and other names."""
+"""The names of declared columns in files: columns that a file may lack, and other names."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,42 +25,42 @@ class Naming:
         return (column, *self.others.get(column, ()))
 
     # Keeps P30.
-    def match(self, columns: Iterable[str], there: Sequence[str]) -> "Header":
-        """Find the declared columns among those that a file names, in its order."""
-        own = {name: column for column in columns for name in self.names(column)}
-        given: dict[str, list[str]] = {column: [] for column in own.values()}
-        for name in there:
-            if name in own:
-                given[own[name]].append(name)
+    def match(self, columns: Iterable[str], in_file: Sequence[str]) -> "Header":
+        """Find the declared columns among the names in a file, in the file's order."""
+        column_of = {name: column for column in columns for name in self.names(column)}
+        matches: dict[str, list[str]] = {column: [] for column in column_of.values()}
+        for name in in_file:
+            if name in column_of:
+                matches[column_of[name]].append(name)
         return Header(
-            held={column: names[0] for column, names in given.items() if names},
-            lacking=[c for c, names in given.items() if not names and c not in self.optional],
-            strange=[name for name in there if name not in own],
-            doubled=[_doubled(column, names) for column, names in given.items() if len(names) > 1],
+            held={column: names[0] for column, names in matches.items() if names},
+            lacking=[c for c, names in matches.items() if not names and c not in self.optional],
+            strange=[name for name in in_file if name not in column_of],
+            doubled=[_doubled(c, names) for c, names in matches.items() if len(names) > 1],
         )
 
     def remedy(self, header: "Header", *, all_named: bool) -> str:
-        """Returns what to declare so that a file can be read. Empty if no declaration helps.
+        """A sentence with the declaration that makes a file readable. Empty if none does.
         `all_named`: each column of a file must be declared.
         """
         if header.doubled:
             return ""
         rules: dict[str, dict[str, object]] = {}
-        left, renamed = list(header.strange), []
+        strange, renamed = list(header.strange), []
         for column in header.lacking:
-            other = nearest(column, left)
-            alone = len(header.lacking) == len(left) == 1
+            other = nearest(column, strange)
+            alone = len(header.lacking) == len(strange) == 1
             if other is None and all_named and alone and header.held:
-                other = left[0]
+                other = strange[0]
             if other is not None:
-                left.remove(other)
+                strange.remove(other)
                 rules[column] = {"names": [*self.others.get(column, ()), other]}
                 renamed.append(f"{other!r} is another name of {column!r}")
             elif column in self.needed or not header.held:
                 return ""
             else:
                 rules[column] = {"optional": True}
-        new = left if all_named else []
+        new = strange if all_named else []
         rules |= dict.fromkeys(new, {"optional": True})
         if not rules:
             return ""
@@ -84,21 +84,21 @@ class Header(NamedTuple):
 
 
 def _doubled(column: str, names: Sequence[str]) -> str:
-    """A sentence about a column that is there under these names."""
+    """A sentence about a column that a file has under several names."""
     several = dict.fromkeys(names)
     under = f", as {' and '.join(map(repr, several))}" if len(several) > 1 else ""
     return f"column {column!r} is there twice{under}"
 
 
-def nearest(name: str, there: Iterable[str]) -> str | None:
-    """Returns the name that is almost the given one. None if there is no such name."""
-    folded = {other.casefold(): other for other in there}
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The most similar of some names. Returns None if no name is similar."""
+    folded = {other.casefold(): other for other in names}
     close = get_close_matches(name.casefold(), folded, n=1)
     return folded[close[0]] if close else None
 
 
 AS_DECLARED = Naming()
-"""Each file has all columns, under their own names."""
+"""Each file has all columns, under their declared names."""
 
 
 def _flow(rules: Mapping[str, object]) -> str:

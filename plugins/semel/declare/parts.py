@@ -1,4 +1,4 @@
-"""The parts of a pipeline's declaration: models that check what their own text alone can tell."""
+"""The parts of a pipeline's declaration: models that check themselves by their text alone."""
 
 import re
 from collections import Counter
@@ -29,40 +29,40 @@ BATCH_BYTES_MAX = 8 << 30
 """Default of limits.bytes_per_batch_max."""
 
 UNKNOWN_SCHEMAS_MAX = 100
-"""Ids that a Schema Registry does not know, in one split: a registry that lost its newest schemas
-lacks some; more are an attack, or no ids, and each is a request."""
+"""Ids in one split that a Schema Registry does not know. A registry that lost its newest schemas
+lacks some. More are an attack, or are not ids, and each costs a request."""
 
 BATCH_RECORDS_MAX = 50_000_000
 """Default of limits.records_per_batch_max."""
 
 KEEP_REPLACED_SECONDS = 3_600
-"""How long the files of an output stay that a replay replaced: somebody may be reading them."""
+"""How long the files of a replaced output stay, for readers that have them open."""
 
 ORPHAN_SECONDS = 3_600
-"""A planned batch without a sign of life for this long may be taken over by a later plan."""
+"""Seconds without a heartbeat after which a later plan may take over a planned batch."""
 
 RESERVED_PREFIX = "_semel"
-"""Columns that semel adds begin with this; no declared column may."""
+"""The columns that semel adds begin with this, and declared columns must not."""
 
 NO_QUOTE = "none"
-"""As `quote`: no character is one."""
+"""The value of `quote` for a file without quotes."""
 REST_COLUMN = f"{RESERVED_PREFIX}_rest"
-"""The column (json) of all keys that the schema does not name, with `source.unknown: keep`."""
+"""The column (json) for all keys that are not in the schema, with `source.unknown: keep`."""
 
 RESERVED_NAME = "semel_collect"
-"""The DAG that collects is called so; a pipeline's DAG of that name would take its place."""
+"""The DAG that runs collect. A pipeline's DAG of this name would replace it."""
 
 WINDOW_SLICES_MAX = 1_000
-"""Windows that one moment may be part of: each of them is a row of the answer."""
+"""The number of windows that one moment may belong to, since each is a row of the answer."""
 
 DAY, WEEK = 86_400, 7 * 86_400
-"""Seconds of both, where no clock is changed."""
+"""Seconds of a day and a week without a change of clocks."""
 
 _ESCAPED = re.compile("[\0-\x7f\ufffe\uffff]+")
-"""ASCII, of which some is escaped; and what the XML of a store's listing does not have."""
+"""The characters that `escaped` may escape: ASCII, and those that XML (a store's listing) lacks."""
 
 GLOB = re.compile(r"[*?\[]")
-"""The characters that make a part of source.path a pattern."""
+"""Characters that turn a part of source.path into a pattern."""
 
 Duration = Annotated[
     timedelta,
@@ -79,21 +79,21 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class Select(StrEnum):
-    """What one batch takes: all that has arrived, or what belongs to the run's data interval."""
+    """The input of a batch: all that has arrived, or the records of the run's data interval."""
 
     ARRIVAL = "arrival"
     INTERVAL = "interval"
 
 
 class OnRefused(StrEnum):
-    """What a plan does when it refuses files that belong to its run."""
+    """The reaction of a plan that refuses files of its run."""
 
     FAIL = "fail"
     WARN = "warn"
 
 
 class OnEmpty(StrEnum):
-    """What a run does when there is nothing to take."""
+    """The reaction of a run that has nothing to take."""
 
     SKIP = "skip"
     FAIL = "fail"
@@ -101,7 +101,7 @@ class OnEmpty(StrEnum):
 
 
 class Unknown(StrEnum):
-    """What becomes of keys of a JSON record that the schema does not name."""
+    """The treatment of a JSON record's keys that are not in the schema."""
 
     IGNORE = "ignore"
     KEEP = "keep"
@@ -109,32 +109,32 @@ class Unknown(StrEnum):
 
 
 class RepeatScope(StrEnum):
-    """Where a repeated id is looked for: in the whole horizon, or in its record time's bucket."""
+    """Where semel searches for an id: in the whole horizon, or in the bucket of its record time."""
 
     HORIZON = "horizon"
     BUCKET = "bucket"
 
 
 class Guarantee(StrEnum):
-    """How often a record is in the output: once, or as often as its source has it."""
+    """How often the output has a record: once, or as often as the source has it."""
 
     EXACTLY_ONCE = "exactly_once"
     AT_LEAST_ONCE = "at_least_once"
 
 
 class Late(StrEnum):
-    """What becomes of a record of a bucket whose ids were forgotten."""
+    """The treatment of a record whose bucket has no ids any more."""
 
     QUARANTINE = "quarantine"
     ACCEPT = "accept"
 
 
 NAME = r"^[a-z][a-z0-9_]{0,62}$"
-"""What a pipeline's name looks like."""
+"""The pattern of a pipeline's name."""
 
 
 class Model(BaseModel):
-    """What all parts share: frozen, no unknown keys, and no input echoed in errors."""
+    """The base of all parts: frozen, without unknown keys, and without input in errors."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -146,19 +146,19 @@ class Model(BaseModel):
 
 
 class Dedup(Model):
-    """How repeated records are recognised."""
+    """How semel recognises repeated records."""
 
     scope: RepeatScope = RepeatScope.HORIZON
-    """horizon: an id may come back with any time. bucket: always with the same record_time."""
+    """horizon: an id may repeat with any record_time. bucket: only with the same record_time."""
     horizon: Duration = timedelta(days=30)
-    """How long ids are kept: a repeat that comes later is a new record."""
+    """How long semel keeps ids. A repeat that comes later is a new record."""
     shards: int = Field(default=4, ge=1, le=256, strict=True)
-    """Parts of the id catalog that are worked on in parallel. Fixed at the first batch."""
+    """Parts of the id catalog for parallel work. The first batch fixes the number."""
     late: Late = Late.QUARANTINE
-    """scope: bucket only: what becomes of a record of a bucket whose ids were forgotten."""
+    """scope: bucket only: the treatment of a record whose bucket has no ids any more."""
     keep_ids: bool | None = Field(default=None, strict=True)
-    """Keep each batch's ids as files, 12 bytes an id. null: with transforms or
-    aggregate, which may drop ids, and for tables and topics."""
+    """Keep each batch's ids as files, 12 bytes an id. null: with transforms or aggregate,
+    which may drop ids, and for tables and topics."""
 
     @model_validator(mode="after")
     def _check(self) -> "Dedup":
@@ -168,17 +168,17 @@ class Dedup(Model):
 
 
 class WindowSpec(Model):
-    """The windows of record_time that its records are counted in."""
+    """The windows of record_time."""
 
     size: Duration
-    """How long a window is: a part of a day that divides it, a day, a week; or a multiple of
-    every."""
+    """The length of a window: a week, a day, a part of a day that divides it evenly, or a multiple
+    of every."""
     every: Duration | None = None
-    """How often a window begins, for windows that overlap. null: where the last one ends."""
+    """The time between the starts of windows that overlap. null: windows do not overlap."""
     zone: str = "UTC"
-    """The time zone whose clock it goes by: days from midnight, weeks from Monday."""
+    """The time zone of the windows: days begin at midnight, weeks on Monday."""
     delay: Duration = timedelta()
-    """How much later than its time a record may come, before its window counts as complete."""
+    """How long after its time a record may arrive before its window counts as complete."""
 
     @model_validator(mode="after")
     def _check(self) -> "WindowSpec":
@@ -187,7 +187,7 @@ class WindowSpec(Model):
         if why := slice_problem(self._every):
             problems.append(Problem((key,), why))
         elif self.size % self._every or not self.size:
-            problems.append(Problem(("size",), "is no multiple of every"))
+            problems.append(Problem(("size",), "is not a multiple of every"))
         elif self.size // self._every > WINDOW_SLICES_MAX:
             most = f"more than {WINDOW_SLICES_MAX} windows would overlap"
             problems.append(Problem(("size",), most))
@@ -207,7 +207,7 @@ class WindowSpec(Model):
 
     @property
     def windows(self) -> "Windows":
-        """What it means for moments."""
+        """The windows as functions of time."""
         from semel.model.windows import Slices, Windows
 
         slices = Slices(self._seconds, self.zone)
@@ -215,98 +215,97 @@ class WindowSpec(Model):
 
 
 class FolderWindow(Model):
-    """Windows of time that are folders of the output: a row lies in that of its time."""
+    """Windows of time as folders of the output: each row lies in the folder of its time."""
 
     window: Duration
-    """How long one is: a part of a day that divides it, a day, a week."""
+    """The length of a window: a week, a day, or a part of a day that divides it evenly."""
     of: Text
     """A timestamp or date column of the output, which stays in the files."""
     name: Text
-    """The folder's name (name=value): a column that is only there, and has another name than all
-    others."""
+    """The folder's name (name=value): a column that is not in the files, with a unique name."""
     zone: str = "UTC"
-    """The time zone whose clock it goes by: days from midnight, weeks from Monday."""
+    """The time zone of the windows: days begin at midnight, weeks on Monday."""
 
     @model_validator(mode="after")
     def _check(self) -> "FolderWindow":
-        found = {"window": slice_problem(self.window), "zone": zone_problem(self.zone)}
-        if problems := [Problem((key,), why) for key, why in found.items() if why]:
+        reasons = {"window": slice_problem(self.window), "zone": zone_problem(self.zone)}
+        if problems := [Problem((key,), why) for key, why in reasons.items() if why]:
             raise Problems(problems)
         return self
 
     @property
     def slices(self) -> "Slices":
-        """What it means for moments."""
+        """The windows as functions of time."""
         from semel.model.windows import Slices
 
         return Slices(int(self.window.total_seconds()), self.zone)
 
 
 class Limits(Model):
-    """Bounds beyond which a batch stops instead of going on."""
+    """Limits at which a batch stops."""
 
     bytes_per_batch_max: Size = BATCH_BYTES_MAX
-    """Source bytes of one batch. arrival leaves the rest to the next; interval is refused. Of a
-    topic, about: by the size of some of its messages."""
+    """Source bytes of one batch. With arrival the next batch takes the remaining bytes; with
+    interval plan refuses. An estimate for a topic, from some of its messages."""
     records_per_batch_max: int = Field(default=BATCH_RECORDS_MAX, ge=1, strict=True)
-    """Offsets of one batch, of topics; the rest as above."""
+    """Offsets of one batch of a topic. More are treated as bytes are."""
     quarantine_ratio_max: float = Field(default=0.05, ge=0, le=1, strict=True)
-    """The batch fails when a larger share of its records is quarantined, or with csv.multiline of
-    its bytes (1: never)."""
+    """The batch fails if a larger share of its records (with csv.multiline: of its bytes) goes
+    into quarantine. 1: never."""
     lines_per_record_max: int | None = Field(default=None, ge=1, strict=True)
-    """csv.multiline only: the batch fails when a record has more lines."""
+    """csv.multiline only: the batch fails if a record has more lines."""
     late_ratio_max: float = Field(default=0.5, ge=0, le=1, strict=True)
-    """scope: bucket only: the batch fails when a larger share of its records is late (1: never)."""
+    """scope: bucket only: the batch fails if a larger share of its records is late. 1: never."""
     unknown_schemas_max: int = Field(default=UNKNOWN_SCHEMAS_MAX, ge=0, strict=True)
-    """Schemas that the registry lacks, of which one part of a topic (200,000 offsets) may have
-    values. Each is a request to it; the batch fails where there are more."""
+    """Ids of schemas that the registry lacks, in one part of a topic (200,000 offsets). Each costs
+    a request; the batch fails if there are more."""
     log_samples: bool = Field(default=True, strict=True)
     """Show the first bad record's fault. false: no text of records in logs, errors and answers."""
     orphan_after: Duration = timedelta(seconds=ORPHAN_SECONDS)
-    """A planned batch without a sign of life for so long may be taken over by a later plan."""
+    """A later plan may take over a planned batch that has sent no heartbeat for this long."""
     keep_replaced: Duration = timedelta(seconds=KEEP_REPLACED_SECONDS)
-    """Files that a replay replaced stay for so long, for who is reading them."""
+    """Files of an output that a replay replaced stay this long for their readers."""
 
 
 def path_problem(path: str) -> str | None:
     if not path.isprintable():
-        return "holds a control character"
+        return "has a control character"
     parts = PurePosixPath(path).parts
     if ".." in parts:
-        return "holds '..': write the path that is meant"
+        return "has '..'; write the path without it"
     if any("**" in part and part != "**" for part in parts):
-        return "holds ** beside other characters: it stands alone between two slashes"
+        return "has ** next to other characters; it must stand alone between two slashes"
     if parts and parts[-1] == "**":
         return "ends in **, which matches folders; add a file pattern such as /*.jsonl"
     return None
 
 
 def escaped(text: str) -> str:
-    """A text as a part of a folder's name. All but ASCII stays, for Spark decodes each %XX alone.
+    """A text as a part of a folder's name. Only ASCII is escaped, as Spark decodes each %XX alone.
     """
-    return _ESCAPED.sub(lambda found: quote(found[0], safe=""), text)
+    return _ESCAPED.sub(lambda match: quote(match[0], safe=""), text)
 
 
 def folder_head(name: str) -> str:
-    """How the name of a column's folder begins, before the value: `place=`."""
+    """The beginning of the name of a column's folder, before the value: `place=`."""
     return f"{escaped(name)}="
 
 
 def slice_problem(length: timedelta) -> str | None:
-    """Why no clock can be cut into slices of this length."""
+    """The reason why a clock cannot be cut into slices of this length, if any."""
     day, week = timedelta(seconds=DAY), timedelta(seconds=WEEK)
-    whole = length % timedelta(seconds=1) == timedelta()
-    if length in (day, week) or (whole and timedelta() < length < day and not day % length):
+    in_seconds = length % timedelta(seconds=1) == timedelta()
+    if length in (day, week) or (in_seconds and timedelta() < length < day and not day % length):
         return None
-    return "is neither a week nor a day nor a part that divides a day, so begins nowhere"
+    return "is not a week, a day, or a part that divides a day evenly"
 
 
 def zone_problem(zone: str) -> str | None:
-    """Why this is no time zone."""
+    """The reason why this is not a time zone, if any."""
     try:
         ZoneInfo(zone)
     except (ValueError, OSError, ZoneInfoNotFoundError):
-        return "is no time zone; write one such as Europe/Berlin"
+        return "is not a time zone, such as Europe/Berlin"
     return None
 
 

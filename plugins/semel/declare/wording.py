@@ -14,8 +14,8 @@ def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def those(batches: Collection[int]) -> str:
-    """Some of a pipeline's batches: `batch 7`, `5 of the batches (1 to 7)`."""
+def batch_list(batches: Collection[int]) -> str:
+    """A part of a pipeline's batches: `batch 7`, `5 of the batches (1 to 7)`."""
     if len(batches) == 1:
         return f"batch {min(batches)}"
     return f"{len(batches)} of the batches ({min(batches)} to {max(batches)})"
@@ -23,18 +23,18 @@ def those(batches: Collection[int]) -> str:
 
 def named(names: tuple[str, ...]) -> str:
     """The first of some names, quoted."""
-    shown = ", ".join(map(repr, names[:FILES_NAMED_MAX]))
-    return shown + (", ..." if len(names) > FILES_NAMED_MAX else "")
+    first = ", ".join(map(repr, names[:FILES_NAMED_MAX]))
+    return first + (", ..." if len(names) > FILES_NAMED_MAX else "")
 
 
 def some_of(faults: Sequence[str]) -> str:
-    """Some faults as one sentence's part: the first ones, and how many more there are."""
+    """The first faults as a part of a sentence, and the number of the others."""
     more = len(faults) - KEYS_NAMED_MAX
     return "; ".join(faults[:KEYS_NAMED_MAX]) + (f", and {more} more" if more > 0 else "")
 
 
 def size(count: int) -> str:
-    """Bytes as people read them: `35.2 MiB`."""
+    """Bytes with a unit: `35.2 MiB`."""
     value = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if value < 1024:
@@ -44,9 +44,9 @@ def size(count: int) -> str:
 
 
 def place(line: int | None, offset: int, unit: str) -> str:
-    """Where a record is in its source: the number of its line, from 1 on, where that is known.
+    """The place of a record in its source: its position, and its line (from 1) if it is known.
 
-    `unit`: what positions count, as in "bytes".
+    `unit`: the unit of positions, such as "bytes".
     """
     at = f"{unit.removesuffix('s')} {offset}"
     return f"line {line:,} ({at})" if line else at

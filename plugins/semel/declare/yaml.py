@@ -1,4 +1,4 @@
-"""Reading a pipeline's YAML with the line of every key, and errors that say where they are."""
+"""Reads a pipeline's YAML with the line of each key, for errors with their place."""
 
 import os
 import re
@@ -20,32 +20,36 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 SPEC_BYTES_MAX = 64 << 10
-"""Longest pipeline file. A spec has some hundred lines; hostile YAML is parsed at 30 KB/s."""
+"""Longest pipeline file. A spec has some hundred lines; hostile YAML takes a second for 30 KB."""
 
 SPEC_PROBLEMS_MAX = 100
-"""Problems of one pipeline file that are listed, so that a wrong file cannot fill a log."""
+"""Problems of one pipeline file that an error lists, so that a wrong file cannot fill a log."""
 
 SPEC_DEPTH_MAX = 16
-"""Deepest nesting of a pipeline file: its reader recurses, and a spec needs three levels."""
+"""Deepest nesting of a pipeline file. Its reader recurses, and a spec needs three levels."""
 
 Key = tuple[str | int, ...]
 
 _WORD = re.compile("[a-z0-9_]+")
+_PATTERN_RULES = {
+    r"^[a-z][a-z0-9_]{0,62}$": "must begin with a lower-case letter, and contain only a-z, 0-9 and "
+    "_ (63 characters at most), such as my_pipeline"
+}
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-_DOCUMENTS_KEPT = 512  # A task asks each file of a folder for its name several times: 4 ms each.
+_DOCUMENTS_KEPT = 512  # A task reads the name in each file several times, and parsing takes 4 ms.
 _INT_BITS_MAX = 64  # Python cannot even print a number of some thousand digits.
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: the key's path in the document, and why."""
+    """A fault of a document: the path of its key, and the reason."""
 
     key: Key
     why: str
 
 
 class Problems(ValueError):
-    """Several problems that one validator found; their keys start at the validated value."""
+    """The problems of one validator. Their keys start at the validated value."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("; ".join(f"{key_of(p.key)}: {p.why}" for p in problems))
@@ -54,10 +58,10 @@ class Problems(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A parsed file: its data, the line (from 1) of each key by its path, and what YAML hides.
+    """A parsed file: its data, and the line (from 1) of each key by its path.
 
-    `problems` are repeated keys and values that cannot be read; the data is then not to be used.
-    Nobody may change its parts: who reads the same text again gets the same document.
+    `problems`: repeated keys and unreadable values. With problems the data MUST NOT be used.
+    Callers MUST NOT change the parts, because the document is cached by its text.
     """
 
     path: Path
@@ -66,33 +70,33 @@ class Document:
     problems: list[Problem]
 
     def error(self, problems: Iterable[Problem]) -> SpecError:
-        """One SpecError of these problems and the document's own, in the order of their lines."""
-        own = {p.key for p in self.problems}
-        every = self.problems + [p for p in problems if p.key not in own]
+        """A SpecError that lists the document's problems and these, in the order of lines."""
+        keys = {p.key for p in self.problems}
+        every = self.problems + [p for p in problems if p.key not in keys]
         placed = sorted((self.line(p.key), key_of(p.key), p.why) for p in every)
-        shown = [_placed(self.path, *one) for one in placed[:SPEC_PROBLEMS_MAX]]
-        if more := len(placed) - len(shown):
-            shown.append(_placed(self.path, placed[-1][0], "(file)", f"{more} more problems"))
-        return SpecError("\n".join(shown), next=validate(self.path))
+        lines = [_placed(self.path, *problem) for problem in placed[:SPEC_PROBLEMS_MAX]]
+        if more := len(placed) - len(lines):
+            lines.append(_placed(self.path, placed[-1][0], "(file)", f"{more} more problems"))
+        return SpecError("\n".join(lines), next=validate(self.path))
 
     def line(self, key: Key) -> int:
-        """The line of the key, or of the nearest key around it when it is missing."""
+        """The line of a key. If the key is missing, the line of its innermost parent."""
         while key not in self.lines and key:
             key = key[:-1]
         return self.lines.get(key, 1)
 
 
 def key_of(key: Key) -> str:
-    """A key's path as people write it: `source.schema.carrier`, `record_id[2]`."""
-    shown = ""
+    """The path of a key as text: `source.schema.carrier`, `record_id[2]`."""
+    path = ""
     for part in key:
-        shown += f"[{part}]" if isinstance(part, int) else f".{part}" if shown else str(part)
-    # A key that holds a newline must not look like two messages.
-    return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in shown) or "(file)"
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    # A key with a newline must not look like two messages.
+    return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in path) or "(file)"
 
 
 def read(path: Path) -> Document:
-    """The document of one file. SpecError with file and line when it is not a mapping in YAML."""
+    """The document of a file. Raises SpecError, with file and line, if it is not a YAML mapping."""
     return _document(path, _text(path))
 
 
@@ -113,7 +117,7 @@ def _document(path: Path, text: str) -> Document:
         why = f"the character U+{error.character:04X} is not allowed in YAML"
         raise _wrong(path, line, "(yaml)", why) from error
     except (ValueError, OverflowError) as error:
-        # PyYAML passes on what Python says of an escape or a version too large.
+        # PyYAML does not catch Python's errors about an escape or a version that is too large.
         raise _wrong(path, loader.line + 1, "(yaml)", str(error)) from error
     if not isinstance(root, yaml.MappingNode):
         why = "is not a mapping; a pipeline begins with `name: ...`"
@@ -123,22 +127,22 @@ def _document(path: Path, text: str) -> Document:
 
 
 def declared_name(path: Path) -> str:
-    """The name that a file declares, or its stem when the file cannot say; it can be printed."""
+    """The name that a file declares, or its stem if the file is unreadable. It is printable."""
     try:
         return _name(path, _text(path))
     except SpecError:
-        return _shown(path.stem)
+        return _printable(path.stem)
 
 
 def declares(path: Path, name: str) -> bool:
-    """Whether `declared_name` of a file is `name`. Parses the file only if its text may say so."""
+    """True if `declared_name` of a file is `name`. Parses the file only if the name is in it."""
     try:
         text = _text(path)
     except SpecError:
-        return _shown(path.stem) == name
-    # YAML can write a word in one other way: with escapes.
-    may_say = "\\" in text or re.search(rf"\b{re.escape(name)}\b", text)
-    if _WORD.fullmatch(name) and path.stem != name and not may_say:
+        return _printable(path.stem) == name
+    # Escapes are the only other way to write a word in YAML.
+    may_have = "\\" in text or re.search(rf"\b{re.escape(name)}\b", text)
+    if _WORD.fullmatch(name) and path.stem != name and not may_have:
         return False
     return _name(path, text) == name
 
@@ -148,29 +152,29 @@ def _name(path: Path, text: str) -> str:
         name = _document(path, text).data.get("name")
     except SpecError:
         name = None
-    return name if isinstance(name, str) and name.isprintable() else _shown(path.stem)
+    return name if isinstance(name, str) and name.isprintable() else _printable(path.stem)
 
 
 def problems_of(error: "ValidationError", model: type["BaseModel"]) -> list[Problem]:
-    """What pydantic found in the input of `model`, in words that a person can act on."""
-    found: list[Problem] = []
+    """The errors of pydantic about an input of `model`, in words that a user can act on."""
+    problems: list[Problem] = []
     for item in error.errors(include_url=False):
         key, part_of = _named(item["loc"], model)
         if item["type"].startswith("union_tag"):
             key += ("type",)
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, Problems):
-            found += [Problem(key + inner.key, inner.why) for inner in cause.problems]
+            problems += [Problem(key + inner.key, inner.why) for inner in cause.problems]
         else:
-            found.append(Problem(key, _why(item, cause, part_of)))
-    return found
+            problems.append(Problem(key, _why(item, cause, part_of)))
+    return problems
 
 
 def _named(loc: Key, model: type["BaseModel"]) -> tuple[Key, type["BaseModel"]]:
-    """A place as the file names it, and the model that its last part is a key of.
+    """The path of a key in the file, and the model that has the last key of the path.
 
-    Where a `type` chooses among models, pydantic's place names the chosen type too; and of a list
-    whose items are texts or mappings, the tag of the item's kind, in brackets.
+    pydantic's path also has the value of a `type` that selects a model. In a list of texts or
+    mappings it has the tag of an item's kind, in brackets.
     """
     parts, key, within = list(loc), [], model
     while parts:
@@ -186,12 +190,12 @@ def _named(loc: Key, model: type["BaseModel"]) -> tuple[Key, type["BaseModel"]]:
         if field.discriminator:
             tag = parts.pop(0)
             within = next(
-                one
-                for one in get_args(field.annotation)
-                if tag in get_args(one.model_fields[field.discriminator].annotation)
+                each
+                for each in get_args(field.annotation)
+                if tag in get_args(each.model_fields[field.discriminator].annotation)
             )
         if not hasattr(within, "model_fields"):
-            within = next((one for one in _models(within) if f"[{one.__name__}]" in parts), within)
+            within = next((m for m in _models(within) if f"[{m.__name__}]" in parts), within)
             if not hasattr(within, "model_fields"):
                 break
             at = parts.index(f"[{within.__name__}]")
@@ -208,7 +212,7 @@ def _required(kind: Any) -> Any:
 
 
 def _models(kind: Any) -> Iterator[type["BaseModel"]]:
-    """The models that a type is made of."""
+    """The models among the parts of a type."""
     if hasattr(kind, "model_fields"):
         yield kind
     for part in get_args(kind):
@@ -224,7 +228,8 @@ def _why(item: "ErrorDetails", cause: object, model: type["BaseModel"]) -> str:
     if kind == "union_tag_invalid":
         return f"must be {item['ctx']['expected_tags']}, not {item['ctx']['tag']!r}"
     if kind == "string_pattern_mismatch":
-        return f"{value!r} does not match the pattern {item['ctx']['pattern']}"
+        pattern = item["ctx"]["pattern"]
+        return f"{value!r} {_PATTERN_RULES.get(pattern, f'does not match the pattern {pattern}')}"
     if kind == "tuple_type":
         return f"must be a list, such as [{value if isinstance(value, str) else '...'}]"
     if kind in ("dict_type", "model_type"):
@@ -240,14 +245,14 @@ def _why(item: "ErrorDetails", cause: object, model: type["BaseModel"]) -> str:
 
 
 def _unknown(loc: Key, model: type["BaseModel"]) -> str:
-    known = [field.alias or name for name, field in model.model_fields.items()]
-    close = get_close_matches(str(loc[-1]), known, n=1)
-    told = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
-    return f"is an unknown key; {told}"
+    keys = [field.alias or name for name, field in model.model_fields.items()]
+    close = get_close_matches(str(loc[-1]), keys, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"the keys are {', '.join(keys)}"
+    return f"is an unknown key; {hint}"
 
 
 def validate(path: Path) -> str:
-    """The command that checks a file, as it is typed."""
+    """The command that checks a file."""
     return f"semel validate {shlex.quote(str(path))}"
 
 
@@ -260,10 +265,10 @@ def _text(path: Path) -> str:
         with path.open("rb") as file:
             raw = file.read(SPEC_BYTES_MAX + 1)
     except OSError as error:
-        why = f"{_shown(path)}: cannot be read: {error.strerror}"
+        why = f"{_printable(path)}: cannot be read: {error.strerror}"
         raise SpecError(why, next=validate(path)) from error
     if len(raw) > SPEC_BYTES_MAX:
-        why = f"{_shown(path)}: is larger than {SPEC_BYTES_MAX >> 10} KiB"
+        why = f"{_printable(path)}: is larger than {SPEC_BYTES_MAX >> 10} KiB"
         raise SpecError(why, next=validate(path))
     try:
         return raw.decode("utf-8-sig")
@@ -273,9 +278,9 @@ def _text(path: Path) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data: keys are text as written, none comes twice, and nothing is larger than its text.
+    """Loads plain data: keys are text as written and unique, and data is not larger than its text.
 
-    `build` makes the data; PyYAML's own way to it knows neither the path of a key nor two problems.
+    `build` makes the data: PyYAML's constructor lacks the path of a key, and stops at one problem.
     """
 
     def __init__(self, text: str) -> None:
@@ -285,14 +290,14 @@ class _Loader(yaml.SafeLoader):
         self.depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
-        """Refuse what makes a small file a large document, before anything recurses into it."""
+        """Refuse syntax that makes a large document of a small file, before a recursion into it."""
         event, why = self.peek_event(), ""
         nests = isinstance(event, yaml.CollectionStartEvent)
         self.depth += nests
         if event.anchor:  # also an alias's
-            why = "anchors and aliases (& and *) are not read; write the value out, or quote it"
+            why = "anchors and aliases (& and *) are not allowed; repeat the value, or quote it"
         elif getattr(event, "tag", None):
-            why = f"the tag {event.tag} is not read; write the plain value, or quote it"
+            why = f"the tag {event.tag} is not allowed; write the plain value, or quote it"
         elif self.depth > SPEC_DEPTH_MAX:
             why = f"nests deeper than {SPEC_DEPTH_MAX}"
         if why:
@@ -318,7 +323,7 @@ class _Loader(yaml.SafeLoader):
             self.problems.append(Problem(key, why))
             return None
         if isinstance(value, str) and _UNSTORABLE.search(value):
-            why = "holds a NUL or half a surrogate pair, which the ledger cannot store"
+            why = "has a NUL or half a surrogate pair, which the ledger cannot store"
             self.problems.append(Problem(key, why))
         return value
 
@@ -345,9 +350,9 @@ class _Loader(yaml.SafeLoader):
 
 
 def _placed(path: Path, line: int, key: str, why: str) -> str:
-    return f"{_shown(path)}:{line}: {key}: {why}"
+    return f"{_printable(path)}:{line}: {key}: {why}"
 
 
-def _shown(path: str | os.PathLike[str]) -> str:
-    """A path as text that can be printed, also when its name is not UTF-8."""
+def _printable(path: str | os.PathLike[str]) -> str:
+    """A path as printable text, even if its name is not UTF-8."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -1,12 +1,10 @@
-"""Avro: a record of a writer's schema becomes the JSON that means the same, judged as JSON is.
+"""Avro: convert a record of a writer's schema to equivalent JSON, which then passes the JSON rules.
 
-Numbers keep each digit: a decimal is the text of its digits, whatever precision its schema
-declares. Times and dates are text as ISO 8601 has it, bytes are base64. NaN and infinities stay
-what they are, which no column takes. A logical type whose value has no meaning (a day of the year
-20000) is passed on as what it is without it, a number.
+Numbers keep all digits: a decimal becomes text, whatever precision its schema declares. Times and
+dates become ISO 8601 text, bytes become base64. NaN and infinities stay, and every column refuses
+them. A value that its logical type cannot express (a day of the year 20000) stays a number.
 
-fastavro reads the binary. What it would round, and what it would end the process at, is kept from
-it here.
+fastavro reads the binary. This module avoids the cases in which fastavro rounds or crashes.
 """
 
 import json
@@ -24,55 +22,58 @@ from semel.formats.lines import BadRecords
 from semel.model.reasons import Reason
 
 Decode = Callable[[bytes, int], bytes]
-"""The JSON of a value whose Avro begins at a byte. BadRecords: it does not fit its schema."""
+"""Converts the Avro value at a byte to JSON. Raises BadRecords if it does not fit its schema."""
 
 _EPOCH, _LOCAL = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
 _DAY_ONE = date(1970, 1, 1).toordinal()
 _DAY_MICROS = 86_400_000_000
 _DIGITS_BYTES_MAX = 1_024
-"""Bytes of a decimal. More would be some 2,466 digits; Python makes no text of 4,300."""
+"""Maximum bytes of a decimal: some 2,466 digits. Python refuses to format 4,300."""
 
 _UNFIT = (ArithmeticError, EOFError, LookupError, TypeError, ValueError, RecursionError)
-"""What fastavro raises for bytes that are of another schema."""
+"""fastavro's errors for bytes of another schema."""
 
 _PRIMITIVES = frozenset("null boolean int long float double bytes string".split())
 _WHOLE = "semel_value"
-"""A record of one field is written as that field is: so each schema can be one of a record."""
+"""The field of a record that wraps any schema: a one-field record has the field's own encoding."""
 
 
 class SchemaError(ValueError):
-    """A schema by which no value can be read: why."""
+    """The schema cannot be used; the message says why."""
 
 
 def decoder(text: str, refers: Iterable[str] = ()) -> Decode:
-    """Reads values of a schema. `refers`: the schemas that it refers to, each before its user.
+    """The reader of a schema's values. `refers`: the schemas it refers to, each before its user.
 
-    SchemaError: it is none, or one that values cannot be read safely by.
+    Raises SchemaError if the schema is invalid, or unsafe to read by.
     """
     import fastavro
 
     _register()
-    known: dict[str, Any] = {}
+    named_types: dict[str, Any] = {}
     try:
-        for one in refers:
-            fastavro.parse_schema(_meant(json.loads(one)), named_schemas=known)
-        field = {"name": _WHOLE, "type": _meant(json.loads(text))}
-        whole = {"type": "record", "name": _WHOLE, "fields": [field]}
-        parsed = fastavro.parse_schema(whole, named_schemas=known)
-        shape = _Shape(known)
+        for reference in refers:
+            fastavro.parse_schema(_reduced_schema(json.loads(reference)), named_schemas=named_types)
+        field = {"name": _WHOLE, "type": _reduced_schema(json.loads(text))}
+        record = {"type": "record", "name": _WHOLE, "fields": [field]}
+        parsed = fastavro.parse_schema(record, named_schemas=named_types)
+        shape = _Shape(named_types)
         if shape.endless(parsed):
-            raise SchemaError("a few bytes of it may be any number of values: a list of nothing")
+            raise SchemaError(
+                "it has an array of empty values: a few bytes could decode to billions of them"
+            )
         recursive = shape.recursive(parsed, ())
     except (*_UNFIT, fastavro.schema.SchemaParseException) as error:
         if isinstance(error, SchemaError):
             raise
-        raise SchemaError(f"it is no Avro schema ({type(error).__name__})") from error
-    return partial(_decoded, _reader(recursive=recursive), parsed, msgspec.json.Encoder().encode)
+        raise SchemaError(f"it is not an Avro schema ({type(error).__name__})") from error
+    encode = msgspec.json.Encoder().encode
+    return partial(_decode_value, _reader(recursive=recursive), parsed, encode)
 
 
 def _reader(*, recursive: bool) -> Callable[[BytesIO, Any], Any]:
-    """fastavro's reader. The compiled one ends the process at values nested some thousand times,
-    which only a schema that holds itself has; Python's raises RecursionError."""
+    """fastavro's reader. The compiled one crashes on values nested some thousand times, which only
+    a recursive schema allows; the Python one raises RecursionError."""
     if recursive:
         from fastavro import _read_py
 
@@ -83,7 +84,7 @@ def _reader(*, recursive: bool) -> Callable[[BytesIO, Any], Any]:
 
 
 # Keeps KS7.
-def _decoded(
+def _decode_value(
     read: Callable[[BytesIO, Any], Any],
     schema: Any,
     encode: Callable[[Any], bytes],
@@ -93,97 +94,100 @@ def _decoded(
     stream = BytesIO(value)
     stream.seek(start)
     try:
-        found = encode(read(stream, schema)[_WHOLE])
+        encoded = encode(read(stream, schema)[_WHOLE])
     except _UNFIT as error:
         why = f"expected a value of its schema, found other bytes ({type(error).__name__})"
         raise BadRecords(Reason.malformed, why) from error
-    left = len(value) - stream.tell()
-    if left:
+    extra = len(value) - stream.tell()
+    if extra:
         raise BadRecords(
-            Reason.malformed, f"expected a value of its schema, found {left} more bytes behind it"
+            Reason.malformed, f"expected a value of its schema, found {extra} more bytes after it"
         )
-    return found
+    return encoded
 
 
-def _meant(schema: Any) -> Any:
-    """A schema with what its binary depends on alone, and with semel's logical types."""
+def _reduced_schema(schema: Any) -> Any:
+    """Reduce a schema to the parts that determine its binary, with semel's logical types."""
     if isinstance(schema, list):
-        return [_meant(one) for one in schema]
+        return [_reduced_schema(one) for one in schema]
     if isinstance(schema, str):
         return {"type": schema, "logicalType": _NUMBER} if schema in _FLOATS else schema
     kind = schema["type"]
     if isinstance(kind, dict | list):
-        return _meant(kind)
-    made = {key: schema[key] for key in ("type", "name", "namespace", "symbols", "size")
-            if key in schema}  # fmt: skip
+        return _reduced_schema(kind)
+    reduced = {key: schema[key] for key in ("type", "name", "namespace", "symbols", "size")
+               if key in schema}  # fmt: skip
     if kind in ("record", "error"):
-        made["fields"] = [
-            {"name": field["name"], "type": _meant(field["type"])} for field in schema["fields"]
+        reduced["fields"] = [
+            {"name": field["name"], "type": _reduced_schema(field["type"])}
+            for field in schema["fields"]
         ]
     elif kind in ("array", "map"):
         inner = "items" if kind == "array" else "values"
-        made[inner] = _meant(schema[inner])
+        reduced[inner] = _reduced_schema(schema[inner])
     logical = _NUMBER if kind in _FLOATS else f"semel-{schema.get('logicalType')}"
     scale = schema.get("scale", 0)
-    # One that is not right is to be ignored, says Avro.
+    # By Avro's specification, readers ignore an invalid logical type.
     if f"{kind}-{logical}" in _READERS and isinstance(scale, int) and scale >= 0:
-        made |= {"logicalType": logical, "scale": scale}
-    return made
+        reduced |= {"logicalType": logical, "scale": scale}
+    return reduced
 
 
 class _Shape:
-    """What can be told of a schema. `known`: its named types, as fastavro has parsed them."""
+    """Examines a parsed schema. `named_types`: its named types, as fastavro parsed them."""
 
-    def __init__(self, known: dict[str, Any]) -> None:
-        self._known = known
+    def __init__(self, named_types: dict[str, Any]) -> None:
+        self._named_types = named_types
         self._plain: set[str] = set()
 
     def recursive(self, schema: Any, within: tuple[str, ...]) -> bool:
-        """Whether a named type holds itself."""
-        name, inner = self._opened(schema)
+        """Whether a named type contains itself."""
+        name, inner = self._unwrap(schema)
         if name in within:
             return True
         if name in self._plain:
             return False
-        found = any(self.recursive(one, (*within, name) if name else within) for one in inner)
-        if name and not found:
+        is_recursive = any(
+            self.recursive(one, (*within, name) if name else within) for one in inner
+        )
+        if name and not is_recursive:
             self._plain.add(name)
-        return found
+        return is_recursive
 
     def endless(self, parsed: Any) -> bool:
-        """Whether a list's items may take no byte: five bytes of it may be 2 ** 31 of them."""
-        left, seen = [parsed, *self._known.values()], set()
-        while left:
-            schema = left.pop()
-            name, inner = self._opened(schema)
-            if name in seen:
+        """Whether an array's items may take no bytes: five bytes could then be 2 ** 31 items."""
+        todo, visited = [parsed, *self._named_types.values()], set()
+        while todo:
+            schema = todo.pop()
+            name, inner = self._unwrap(schema)
+            if name in visited:
                 continue
-            seen |= {name} if name else set()
+            visited |= {name} if name else set()
             if isinstance(schema, dict) and schema["type"] == "array":
                 if self._empty(schema["items"], ()):
                     return True
-            left += inner
+            todo += inner
         return False
 
     def _empty(self, schema: Any, within: tuple[str, ...]) -> bool:
-        """Whether a value takes no byte."""
-        name, inner = self._opened(schema)
-        found = self._known[name] if name else schema
-        kind = found["type"] if isinstance(found, dict) else found
+        """Whether a value takes no bytes."""
+        name, inner = self._unwrap(schema)
+        schema = self._named_types[name] if name else schema
+        kind = schema["type"] if isinstance(schema, dict) else schema
         if kind == "fixed":
-            return not found["size"]
+            return not schema["size"]
         if kind in ("record", "error"):
             return name not in within and all(self._empty(one, (*within, name)) for one in inner)
         return kind == "null"
 
-    def _opened(self, schema: Any) -> tuple[str, list[Any]]:
-        """The name of a named type, and the schemas that are within."""
+    def _unwrap(self, schema: Any) -> tuple[str, list[Any]]:
+        """The name of a named type (else empty), and the schemas inside it."""
         if isinstance(schema, list):
             return "", schema
         if isinstance(schema, str):
             if schema in _PRIMITIVES:
                 return "", []
-            schema = self._known[schema]
+            schema = self._named_types[schema]
         kind = schema["type"]
         if kind in ("array", "map"):
             return "", [schema["items" if kind == "array" else "values"]]
@@ -198,7 +202,7 @@ def _digits(data: bytes, schema: Any, _: Any = None) -> str | bytes:
     if not scale:
         return str(number)
     text = str(abs(number)).rjust(scale + 1, "0")
-    # Zeros at the end say nothing, and a column of fewer digits would not take them.
+    # Trailing zeros would not fit a column of fewer digits.
     part = text[-scale:].rstrip("0")
     return f"{'-' if number < 0 else ''}{text[:-scale]}{'.' if part else ''}{part}"
 
@@ -228,12 +232,12 @@ def _moment(start: datetime, micros: int, data: int, *_: Any) -> datetime | int:
 
 
 def _nanos(start: datetime, data: int, *_: Any) -> str | int:
-    micros, rest = divmod(data, 1_000)
-    found = _moment(start, 1, micros)
-    if isinstance(found, int):
+    micros, nanos = divmod(data, 1_000)
+    moment = _moment(start, 1, micros)
+    if isinstance(moment, int):
         return data
-    zone = "Z" if found.tzinfo else ""
-    return f"{found.replace(tzinfo=None).isoformat(timespec='microseconds')}{rest:03d}{zone}"
+    zone = "Z" if moment.tzinfo else ""
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='microseconds')}{nanos:03d}{zone}"
 
 
 def _clock(micros: int, data: int, *_: Any) -> str | int:
@@ -263,8 +267,8 @@ _READERS: dict[str, Callable[..., Any]] = {
     "long-semel-local-timestamp-nanos": partial(_nanos, _LOCAL),
     **{f"{kind}-{_NUMBER}": _number for kind in _FLOATS},
 }
-"""By the type and the name of a logical type of semel's own, for fastavro has one table for all who
-use it in a process."""
+"""By type and logical type. The names are semel's own, because fastavro has one table for all its
+users in a process."""
 
 
 def _register() -> None:

@@ -1,7 +1,7 @@
-"""Cut the bytes of one split into blocks of whole records, with one buffer that is used again.
+"""Cut the bytes of one split into blocks of whole records, in one reused buffer.
 
-The bytes are read, never memory-mapped: a file that shrinks under a mapping kills the process with
-SIGBUS, a file that shrinks under a read is a SourceError.
+The code reads the file and never maps it: if the file shrinks, a mapping kills the process with
+SIGBUS, and a read raises SourceError.
 """
 
 import zlib
@@ -16,15 +16,15 @@ from semel import limits
 from semel.errors import SourceError
 
 LINE_STEP_BYTES = 64 << 10
-"""Bytes read at once where only a line's end is looked for: at a split's two borders."""
+"""Bytes per read in the search for a line end at a split's two borders."""
 
 RecordEnds = Callable[[bytearray, int], np.ndarray]
-"""(buffer, filled) -> the position behind each record that ends within buffer[:filled]."""
+"""(buffer, filled) -> the position after each record that ends within buffer[:filled]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordPiece:
-    """Whole records, line ends included: data[:ends[-1]]. `data` is overwritten by the next one."""
+    """Whole records, line ends included: data[:ends[-1]]. The next piece overwrites `data`."""
 
     offset: int
     data: bytearray
@@ -33,9 +33,9 @@ class RecordPiece:
 
 @dataclass(frozen=True, kw_only=True)
 class Oversized:
-    """A record that was passed over because it is longer than RECORD_BYTES_MAX. `head` begins it.
+    """A skipped record, longer than RECORD_BYTES_MAX. `head`: its first bytes.
 
-    `length` counts its line end.
+    `length` includes its line end.
     """
 
     offset: int
@@ -48,7 +48,7 @@ def line_ends(buffer: bytearray, filled: int) -> np.ndarray:
     return np.flatnonzero(np.frombuffer(buffer, np.uint8, filled) == 10) + 1
 
 
-def owned_pieces(
+def record_pieces(
     file: BinaryIO,
     *,
     start: int,
@@ -60,8 +60,8 @@ def owned_pieces(
 ) -> Iterator[RecordPiece | Oversized]:
     """Yield the records that start in [start, end), in order, and update `digest` with their bytes.
 
-    `range_end` None reads to the end of the file, as one split. A file that ends before
-    `range_end`, or a damaged gzip stream, raises SourceError.
+    `range_end` None reads to the end of the file, as one split. Raises SourceError if the file ends
+    before `range_end`, or its gzip stream is damaged.
     """
     window = _Window(file, range_end)
     stop = None if range_end is None else end
@@ -75,22 +75,22 @@ def owned_pieces(
         if window.at_last_byte and window.filled:
             ends = _with_open_end(ends, window.filled)
         if stop is not None and len(ends):
-            # A record starts where the one before it ends.
+            # A record starts at the end of its predecessor.
             ends = ends[: np.searchsorted(ends, end - window.offset) + 1]
-        passed = not len(ends) and window.filled > limits.RECORD_BYTES_MAX + len(b"\r\n")
+        is_oversized = not len(ends) and window.filled > limits.RECORD_BYTES_MAX + len(b"\r\n")
         if len(ends):
             digest.update(memoryview(window.buffer)[: ends[-1]])
             yield RecordPiece(offset=window.offset, data=window.buffer, ends=ends)
             window.drop(int(ends[-1]))
-        elif passed:
+        elif is_oversized:
             yield window.skip_record(digest)
         if window.at_last_byte and not window.filled:
             return
         if stop is not None and window.offset >= end:
             return
-        if stop is not None and window.position >= stop and not passed:
-            # What is left is one line that starts before `end` and goes on behind it. It is read
-            # in steps that double, so that a long one is not searched too often.
+        if stop is not None and window.position >= stop and not is_oversized:
+            # One line remains, which starts before `end` and continues after it. The steps double,
+            # so that a long line is not searched too often.
             stop = min(range_end, window.position + max(LINE_STEP_BYTES, window.filled))
 
 
@@ -100,7 +100,7 @@ def _with_open_end(ends: np.ndarray, filled: int) -> np.ndarray:
 
 
 class _Window:
-    """The bytes of a file from `offset` on that are in memory: buffer[:filled]."""
+    """The bytes of a file in memory: buffer[:filled], from `offset` on."""
 
     def __init__(self, file: BinaryIO, range_end: int | None) -> None:
         self.file = file
@@ -117,42 +117,42 @@ class _Window:
 
     @property
     def at_last_byte(self) -> bool:
-        """Nothing is left to read in the planned range."""
+        """Whether the planned range is read completely."""
         return self.ended or self.position == self.range_end
 
     def begin(self, start: int, range_start: int, stop: int | None) -> bool:
-        """Go to the first record that starts at `start` or later; False if none before `stop`."""
+        """Go to the first record at or after `start`. Returns False if it is not before `stop`."""
         if start == range_start:
             self.offset = start
             if start:
                 self.file.seek(start)
             return True
-        # The byte before `start` is read too: when it ends a line, a record starts at `start`.
+        # Also read the byte before `start`: if it ends a line, a record starts at `start`.
         self.offset = start - 1
         self.file.seek(self.offset)
         while self.offset < stop:
             self._read(min(LINE_STEP_BYTES, stop - self.offset))
-            found = self.buffer.find(b"\n", 0, self.filled)
-            self.drop(found + 1 if found >= 0 else self.filled)
-            if found >= 0:
+            line_end = self.buffer.find(b"\n", 0, self.filled)
+            self.drop(line_end + 1 if line_end >= 0 else self.filled)
+            if line_end >= 0:
                 return self.offset < stop
         return False
 
     def fill(self, stop: int | None) -> None:
-        """Read up to `stop`, or a block, or twice what is there when that is half a block."""
+        """Read up to `stop`, at most a block, or twice `filled` if half a block is filled."""
         size = limits.BLOCK_BYTES if 2 * self.filled < limits.BLOCK_BYTES else 2 * self.filled
         size = min(size, max(limits.BLOCK_BYTES, limits.RECORD_BYTES_MAX + 4))
         self._read(size if stop is None else min(size, stop - self.offset))
 
     def drop(self, count: int) -> None:
-        """Forget the first `count` bytes."""
-        rest = self.filled - count
-        self.buffer[:rest] = self.buffer[count : self.filled]
+        """Discard the first `count` bytes."""
+        remaining = self.filled - count
+        self.buffer[:remaining] = self.buffer[count : self.filled]
         self.offset += count
-        self.filled = rest
+        self.filled = remaining
 
     def skip_record(self, digest: xxhash.xxh3_128) -> Oversized:
-        """Pass over the record that fills the window: up to the next line end."""
+        """Skip the record that fills the window, up to the next line end."""
         offset, head = self.offset, bytes(self.buffer[: limits.REJECTED_HEAD_BYTES])
         digest.update(memoryview(self.buffer)[: self.filled])
         self.drop(self.filled)
@@ -161,16 +161,16 @@ class _Window:
             if self.range_end is not None:
                 size = min(size, self.range_end - self.offset)
             self._read(size)
-            found = self.buffer.find(b"\n", 0, self.filled)
-            count = found + 1 if found >= 0 else self.filled
+            line_end = self.buffer.find(b"\n", 0, self.filled)
+            count = line_end + 1 if line_end >= 0 else self.filled
             digest.update(memoryview(self.buffer)[:count])
             self.drop(count)
-            if found >= 0:
+            if line_end >= 0:
                 break
         return Oversized(offset=offset, length=self.offset - offset, head=head)
 
     def _read(self, size: int) -> None:
-        """Read until `size` bytes are filled. The buffer is as large as what is asked of it."""
+        """Read until the buffer has `size` bytes, and grow it if necessary."""
         if size > len(self.buffer):
             grown = bytearray(size)
             grown[: self.filled] = memoryview(self.buffer)[: self.filled]
@@ -182,7 +182,7 @@ class _Window:
             except (EOFError, zlib.error) as error:
                 raise self._damaged(error) from error
             except OSError as error:
-                # gzip.BadGzipFile is an OSError without an errno; one of the system has it.
+                # gzip.BadGzipFile is an OSError without an errno; the system's errors have one.
                 if error.errno is not None:
                     raise
                 raise self._damaged(error) from error
@@ -190,14 +190,14 @@ class _Window:
             self.ended = not count
         if self.ended and self.range_end is not None:
             raise SourceError(
-                f"{_name(self.file)} ends at byte {self.position}, the plan names bytes up to "
-                f"{self.range_end}: it was shortened since; put it back, or accept the new file"
+                f"{_name(self.file)} ends at byte {self.position}, and the plan has bytes up to "
+                f"{self.range_end}: it was shortened since. Restore it, or accept the new file"
             )
 
     def _damaged(self, error: Exception) -> SourceError:
         return SourceError(
             f"{_name(self.file)}: the compressed stream is damaged or cut off after byte "
-            f"{self.position} of its content ({error}); replace the file"
+            f"{self.position} of its content ({error}). Replace the file"
         )
 
 

@@ -1,7 +1,7 @@
-"""From what pyarrow's readers give to the declared types: the same answer in JSON and in CSV.
+"""Convert the columns of pyarrow's readers to the declared types, alike for JSON and CSV.
 
-A value that its column cannot hold is found here, behind the parse, with all others like it. What
-is said of a value depends on that value alone.
+Finds the values that do not fit their columns, after the parse, for whole columns at once. The
+verdict on a value depends on that value alone.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from semel.formats.decimals import DIGITS_MAX, all_plain, no_decimals
 from semel.formats.words import FOUND_CHARS_MAX
 
 Unfit = list[tuple[int, str]]
-"""Rows whose value the column cannot hold, each with a sentence."""
+"""Rows whose value does not fit the column, each with a sentence."""
 
-# A zone stands behind the date (10 characters), where there is no other sign or Z.
+# A zone follows the date (10 characters), where no other sign or Z occurs.
 _ZONE = r"^.{10}.*[Z+-]"
-# All that pyarrow takes for a time is of this form, and little else.
+# Matches all texts that pyarrow reads as a time, and few others.
 _TIME = (
     r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
     r"([ T]([01]\d|2[0-3])[0-9:.]*)?(Z|[+-][0-9:]*)?$"
@@ -31,13 +31,13 @@ _DATE = r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$"
 _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
 _LOSES_DIGITS = r"\.\d{6}\d*[1-9]"
 _DIGITS = Context(prec=DIGITS_MAX)
-# The first and the last that Python, Spark and pandas can show: years 1 to 9999.
+# The first and last that Python, Spark and pandas support: years 1 to 9999.
 _MOMENTS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 _DAYS = (-719_162, 2_932_896)
 
 
 def as_read(declared: pa.DataType, *, times_as_text: bool = False) -> pa.DataType:
-    """The type to read a JSON value with: pyarrow.json takes numbers for dates, so text."""
+    """The type to read a JSON value with. Dates are text, because pyarrow.json accepts numbers."""
     if times_as_text and pa.types.is_timestamp(declared):
         return pa.string()
     if pa.types.is_date(declared) or pa.types.is_binary(declared):
@@ -61,9 +61,9 @@ def widest(kind: pa.Decimal128Type) -> pa.Decimal128Type:
 def convert(
     column: pa.ChunkedArray, declared: pa.Field, *, exact: bool = False
 ) -> tuple[pa.Array, Unfit]:
-    """The column with its declared type, and the rows that do not fit, which mean nothing in it.
+    """The column with its declared type, and the rows that do not fit; ignore their values.
 
-    Text becomes a date (YYYY-MM-DD) or a timestamp (ISO 8601, UTC where no zone is given, cut to
+    Text becomes a date (YYYY-MM-DD) or a timestamp (ISO 8601, default UTC, truncated to
     microseconds), base64 becomes bytes. `exact`: a time that would lose digits does not fit.
     """
     read = column.combine_chunks()
@@ -71,27 +71,27 @@ def convert(
     unfit: dict[int, str] = {}
     for bad, path, expected, show in faults:
         rows, place = np.flatnonzero(bad), declared.name + path
-        for at, found in zip(rows.tolist(), show(rows), strict=True):
-            unfit.setdefault(at, words.misfit(place, expected, found))
+        for at, text in zip(rows.tolist(), show(rows), strict=True):
+            unfit.setdefault(at, words.misfit(place, expected, text))
     return array, list(unfit.items())
 
 
 Show = Callable[[np.ndarray], list[str]]
-"""What was found in some rows, as it is shown."""
+"""Formats the values of some rows for a message."""
 
 _Faults = list[tuple[np.ndarray, str, str, Show]]
-"""Marks of the rows that do not fit, where in the value, what was expected, what was found."""
+"""A mask of the rows that do not fit, the path in the value, the expected type, the formatter."""
 
 
 def _convert(array: pa.Array, declared: pa.DataType, exact: bool) -> tuple[pa.Array, _Faults]:
     if pa.types.is_struct(declared):
-        made, faults = [], []
+        columns, faults = [], []
         for inner, field in zip(array.flatten(), declared, strict=True):
-            column, found = _convert(inner, field.type, exact)
-            made.append(column)
-            faults += [(bad, f".{field.name}{path}", *said) for bad, path, *said in found]
+            column, inner_faults = _convert(inner, field.type, exact)
+            columns.append(column)
+            faults += [(bad, f".{field.name}{path}", *more) for bad, path, *more in inner_faults]
         if array.type != declared:
-            array = pa.StructArray.from_arrays(made, fields=list(declared), mask=array.is_null())
+            array = pa.StructArray.from_arrays(columns, fields=list(declared), mask=array.is_null())
         return array, faults
     if pa.types.is_list(declared):
         return _list(array, declared, exact)
@@ -117,23 +117,23 @@ def _list(array: pa.ListArray, declared: pa.DataType, exact: bool) -> tuple[pa.A
     bounds = offsets.to_numpy()
     faults = []
     for bad, path, expected, show in inner:
-        before = np.concatenate(([0], np.cumsum(bad)))
-        firsts = np.flatnonzero(bad), before[bounds[:-1]]
+        counts = np.concatenate(([0], np.cumsum(bad)))
+        firsts = np.flatnonzero(bad), counts[bounds[:-1]]
         show = partial(_show_first, show, *firsts)
-        faults.append((before[bounds[1:]] > before[bounds[:-1]], f"[]{path}", expected, show))
+        faults.append((counts[bounds[1:]] > counts[bounds[:-1]], f"[]{path}", expected, show))
     return array, faults
 
 
-def _show_first(show: Show, places: np.ndarray, before: np.ndarray, rows: np.ndarray) -> list[str]:
-    """The first value that does not fit of each list: `places` has them, `before` where they are
-    for each row."""
-    return show(places[before[rows]])
+def _show_first(show: Show, places: np.ndarray, firsts: np.ndarray, rows: np.ndarray) -> list[str]:
+    """Format the first unfit value of each list. `places`: the unfit values; `firsts`: the index
+    into them for each row."""
+    return show(places[firsts[rows]])
 
 
 def _quoting(text: pa.Array) -> Show:
     def show(rows: np.ndarray) -> list[str]:
-        some = pc.utf8_slice_codeunits(text.take(pa.array(rows)), 0, FOUND_CHARS_MAX + 1)
-        return words.all_quoted(some.to_pylist())
+        texts = pc.utf8_slice_codeunits(text.take(pa.array(rows)), 0, FOUND_CHARS_MAX + 1)
+        return words.quote_all(texts.to_pylist())
 
     return show
 
@@ -152,7 +152,7 @@ def _timestamps(
     try:
         return cast(text, pa.Array.cast), []
     except pa.ArrowInvalid:
-        pass  # Some value is no time, or has more digits than fit.
+        pass  # Some value is not a time, or has too many digits.
     faults: _Faults = []
     if exact:
         loses = _mask(pc.match_substring_regex(text, _LOSES_DIGITS))
@@ -160,9 +160,9 @@ def _timestamps(
         text, faults = _without(text, loses), [(loses, "", expected, _quoting(text))]
     short = pc.replace_substring_regex(text, _BEYOND_MICROSECONDS, r"\1")
     bad = _unlike(short, _TIME)
-    made = cast(_without(short, bad), _cast_what_fits)
-    bad |= _lost(text, made)
-    return made, [*faults, (bad, "", words.TIME, _quoting(text))]
+    times = cast(_without(short, bad), _cast_what_fits)
+    bad |= _lost(text, times)
+    return times, [*faults, (bad, "", words.TIME, _quoting(text))]
 
 
 def _dates(text: pa.Array, declared: pa.DataType) -> tuple[pa.Array, _Faults]:
@@ -170,55 +170,55 @@ def _dates(text: pa.Array, declared: pa.DataType) -> tuple[pa.Array, _Faults]:
         return text.cast(declared), []
     except pa.ArrowInvalid:
         bad = _unlike(text, _DATE)
-    made = _cast_what_fits(_without(text, bad), declared)
-    bad |= _lost(text, made)
-    return made, [(bad, "", words.DATE, _quoting(text))]
+    dates = _cast_what_fits(_without(text, bad), declared)
+    bad |= _lost(text, dates)
+    return dates, [(bad, "", words.DATE, _quoting(text))]
 
 
 def _decimals(array: pa.Array, declared: pa.Decimal128Type) -> tuple[pa.Array, _Faults]:
-    """Decimals of text (CSV), or of what pyarrow read with `widest` (JSON)."""
+    """Decimals from text (CSV), or from decimals that pyarrow read as `widest` (JSON)."""
     if pa.types.is_decimal(array.type):
         return array.view(declared), []
     text, faults = array, []
     try:
-        made = text.cast(widest(declared)) if all_plain(text, declared) else None
+        decimals = text.cast(widest(declared)) if all_plain(text, declared) else None
     except pa.ArrowInvalid:
-        made = None  # Such as 1.2.3, or 1.234 where the scale is 2.
-    if made is None:
+        decimals = None  # Such as 1.2.3, or 1.234 if the scale is 2.
+    if decimals is None:
         text = pc.ascii_trim(text, " \t")
         bad = no_decimals(text, declared)
-        made = _cast_what_fits(_without(text, bad), widest(declared))
-        bad |= _lost(text, made)
-        faults = [(bad, "", words.expected(declared), _quoting(array))]
-    return made.view(declared), faults
+        decimals = _cast_what_fits(_without(text, bad), widest(declared))
+        bad |= _lost(text, decimals)
+        faults = [(bad, "", words.expected_value(declared), _quoting(array))]
+    return decimals.view(declared), faults
 
 
 def _bytes(text: pa.Array) -> tuple[pa.Array, _Faults]:
-    made = pl.from_arrow(text).str.decode("base64", strict=False).to_arrow().cast(pa.binary())
-    bad = _lost(text, made)
-    return made, [(bad, "", words.BASE64, _quoting(text))] if bad.any() else []
+    values = pl.from_arrow(text).str.decode("base64", strict=False).to_arrow().cast(pa.binary())
+    bad = _lost(text, values)
+    return values, [(bad, "", words.BASE64, _quoting(text))] if bad.any() else []
 
 
 def _cast_what_fits(text: pa.Array, target: pa.DataType) -> pa.Array:
-    """Each text as the cast of it alone would be; null where that fails."""
+    """Cast each text by itself; null where that fails. Bisects the distinct values."""
     encoded = text.dictionary_encode()
     values = encoded.dictionary
     parts, stack = [], [(0, len(values))]
     while stack:
-        first, behind = stack.pop()
+        first, end = stack.pop()
         try:
-            parts.append(values.slice(first, behind - first).cast(target))
+            parts.append(values.slice(first, end - first).cast(target))
         except pa.ArrowInvalid:
-            if behind - first == 1:
+            if end - first == 1:
                 parts.append(pa.nulls(1, target))
                 continue
-            middle = (first + behind) // 2
-            stack += [(middle, behind), (first, middle)]
+            middle = (first + end) // 2
+            stack += [(middle, end), (first, middle)]
     return pa.concat_arrays(parts).take(encoded.indices)
 
 
 def _unlike(text: pa.Array, form: str) -> np.ndarray:
-    """The rows that hold a text of another form."""
+    """Mark the rows whose text does not match."""
     return _mask(pc.invert(pc.match_substring_regex(text, form)))
 
 
@@ -226,23 +226,23 @@ def _without(text: pa.Array, bad: np.ndarray) -> pa.Array:
     return pc.if_else(pa.array(bad), pa.scalar(None, text.type), text)
 
 
-def _lost(text: pa.Array, made: pa.Array) -> np.ndarray:
-    """The rows whose text became nothing."""
-    return _mask(pc.and_(made.is_null(), text.is_valid()))
+def _lost(text: pa.Array, values: pa.Array) -> np.ndarray:
+    """Mark the rows whose text became null."""
+    return _mask(pc.and_(values.is_null(), text.is_valid()))
 
 
-def _mask(found: pa.Array) -> np.ndarray:
-    return pc.fill_null(found, False).to_numpy(zero_copy_only=False)
+def _mask(flags: pa.Array) -> np.ndarray:
+    return pc.fill_null(flags, False).to_numpy(zero_copy_only=False)
 
 
 def _unfit_values(array: pa.Array) -> _Faults:
-    """What pyarrow's readers let pass: NaN, overflow to infinity, more digits than declared."""
+    """Values that pyarrow's readers accept wrongly: NaN, overflow to infinity, too many digits."""
     kind = array.type
     if pa.types.is_floating(kind):
         if pc.all(pc.is_finite(array)).as_py() is False:
             return [
-                (_mask(pc.is_nan(array)), "", words.expected(kind), _show_nan),
-                (_mask(pc.is_inf(array)), "", words.within(kind), _show_larger),
+                (_mask(pc.is_nan(array)), "", words.expected_value(kind), _show_nan),
+                (_mask(pc.is_inf(array)), "", words.expected_range(kind), _show_larger),
             ]
     elif pa.types.is_decimal(kind):
         try:
@@ -251,7 +251,7 @@ def _unfit_values(array: pa.Array) -> _Faults:
             wide = array.view(widest(kind))
             most = Decimal(10**kind.precision - 1).scaleb(-kind.scale, _DIGITS)
             bad = _mask(pc.greater(pc.abs(wide), pa.scalar(most, wide.type)))
-            return [(bad, "", words.expected(kind), partial(_show_plain, wide))]
+            return [(bad, "", words.expected_value(kind), partial(_show_plain, wide))]
     elif pa.types.is_timestamp(kind):
         numbers, show = array.cast(pa.int64()), partial(_show_moments, array, "us", "Z")
         return _unfit_range(numbers, _MOMENTS, words.YEARS.format("time"), show)
@@ -274,17 +274,17 @@ def _show_plain(numbers: pa.Array, rows: np.ndarray) -> list[str]:
 
 
 def _show_moments(moments: pa.Array, unit: str, zone: str, rows: np.ndarray) -> list[str]:
-    """Python's own times end at the year 9999."""
-    whole = pa.int32() if unit == "D" else pa.int64()
-    found = moments.take(pa.array(rows)).cast(whole).to_numpy(zero_copy_only=False)
-    return [f"{text}{zone}" for text in found.astype(f"datetime64[{unit}]").astype(str).tolist()]
+    """Formats by numpy, because Python's own times end at the year 9999."""
+    integer = pa.int32() if unit == "D" else pa.int64()
+    numbers = moments.take(pa.array(rows)).cast(integer).to_numpy(zero_copy_only=False)
+    return [f"{text}{zone}" for text in numbers.astype(f"datetime64[{unit}]").astype(str).tolist()]
 
 
 def _unfit_range(
     numbers: pa.Array, bounds: tuple[int, int], expected: str, show: Show
 ) -> _Faults:
-    found = pc.min_max(numbers)
-    low, high = found["min"].as_py(), found["max"].as_py()
+    ends = pc.min_max(numbers)
+    low, high = ends["min"].as_py(), ends["max"].as_py()
     if low is None or bounds[0] <= low and high <= bounds[1]:
         return []
     inside = pc.and_(pc.greater_equal(numbers, bounds[0]), pc.less_equal(numbers, bounds[1]))

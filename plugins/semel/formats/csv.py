@@ -1,8 +1,8 @@
-"""CSV: fields in a fixed order, quoted where needed; a quote within quotes is doubled or escaped.
+"""CSV: fields in a fixed order, quoted if needed; a quote within quotes is doubled or escaped.
 
-An empty field is null, a quoted empty one is the empty text (and no number, date or flag). A
-record is a line, unless `multiline` allows line ends within quotes. In a quote that never ends, a
-line is malformed; with `multiline` it takes the lines behind it with it.
+An empty field is null, a quoted empty field the empty text (not a valid number, date or flag). A
+record is a line, unless `multiline` allows line ends within quotes. An unclosed quote makes its
+line malformed; with `multiline`, the record also swallows the following lines.
 """
 
 import csv
@@ -37,12 +37,12 @@ _MARK = "a byte order mark within the file"
 _RETURN = "a carriage return (CR) without a line feed, or a quote that is not closed"
 _INTEGER = re.compile(r"[ \t]*-?[0-9]+[ \t]*")
 _HEX = r"^[ \t]*-?0[xX]"
-_DIGITS_MAX = 4_000  # Python reads no longer numbers, and those here are long for their zeros.
+_DIGITS_MAX = 4_000  # Python refuses longer numbers. Such texts are long because of leading zeros.
 
 
 @dataclass(frozen=True, kw_only=True)
 class CsvFormat:
-    """The format `csv`. Without `header`, the columns are in the schema's order."""
+    """The format `csv`. Without `header`, the columns have the schema's order."""
 
     delimiter: str = ","
     quote: str | None = '"'
@@ -55,7 +55,7 @@ class CsvFormat:
         return _CsvParser(self, schema, columns or schema.names)
 
 
-def declared(context: Context) -> CsvFormat:
+def declared_format(context: Context) -> CsvFormat:
     """See table.SourceCode."""
     csv = context.declared.csv
     return CsvFormat(
@@ -75,11 +75,11 @@ def read_header(
     *,
     samples: bool = True,
 ) -> tuple[list[str], int]:
-    """The columns in the order of the header at the file's start, and the offset behind it.
+    """The columns in the order of the file's header, and the offset after it.
 
-    An empty file has none, offset 0. Raises SourceError unless the header names each column of the
-    schema that it may not lack, once, and nothing else; its message shows the header with
-    `samples`, because that may be a record.
+    Returns [], 0 for an empty file. The header must name each required column of the schema once,
+    and no others: else raises SourceError. Its message quotes the header only with `samples`,
+    because the first line may be a record.
     """
     if not format.header:
         return schema.names, 0
@@ -92,15 +92,15 @@ def read_header(
             raise csv.Error(why)
         names, end = first_record(head, format)
     except (UnicodeDecodeError, csv.Error) as error:
-        raise SourceError(f"{name}: the CSV header cannot be read ({error}); correct it") from error
+        raise SourceError(f"{name}: the CSV header is unreadable ({error}). Correct it") from error
     if not "".join(names).strip():
-        raise SourceError(f"{name}: the first line is empty, and no CSV header; remove that line")
+        raise SourceError(f"{name}: the first line is empty instead of a CSV header. Remove it")
     header = naming.match(schema.names, names)
     if len(names) == len(header.held) and not header.lacking:
-        called = {name: column for column, name in header.held.items()}
-        return [called[one] for one in names], end
+        columns = {name: column for column, name in header.held.items()}
+        return [columns[one] for one in names], end
     if not samples:
-        why = f"has {len(names)} columns, which are not those of the schema, {schema.names}"
+        why = f"has {len(names)} columns that differ from the schema, {schema.names}"
         raise SourceError(f"{name}: the CSV header {why}. Correct the file, or the schema")
     wrong = [*header.doubled]
     if header.lacking:
@@ -113,9 +113,8 @@ def read_header(
 
 
 def first_record(head: bytearray, format: CsvFormat) -> tuple[list[str], int]:
-    """The fields of a file's first record, and the offset behind it: the end, where it goes on.
-
-    UnicodeDecodeError, csv.Error: it is none.
+    """The fields of a file's first record, and the offset after it (the end of `head` if the record
+    continues). Raises UnicodeDecodeError or csv.Error if it is not a record.
     """
     ends = format.parser(pa.schema([]), [""]).record_ends(head, len(head))
     end = int(ends[0]) if len(ends) else len(head)
@@ -124,7 +123,7 @@ def first_record(head: bytearray, format: CsvFormat) -> tuple[list[str], int]:
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=format.delimiter, strict=True,
                       escapechar=format.escape, doublequote=not format.escape, **quotes)
     names = next(rows, [])
-    if next(rows, None) is not None:  # A record would be passed over with it.
+    if next(rows, None) is not None:  # The header would swallow a record.
         raise csv.Error("its line ends in CR alone")
     return names, end
 
@@ -136,7 +135,8 @@ class _CsvParser:
         for field in schema:
             if pa.types.is_nested(field.type):
                 raise SpecError(
-                    f"column {field.name!r}: CSV holds no {field.type}; declare it as string"
+                    f"column {field.name!r}: a CSV field cannot hold {field.type}. Declare it as "
+                    "string"
                 )
         self.header_records = int(format.header)
         self._blank = b" \t\r".replace(format.delimiter.encode(), b"")
@@ -155,10 +155,10 @@ class _CsvParser:
             newlines_in_values=format.multiline,
         )
         self._declared = {field.name: field.type for field in schema}
-        # A column that the header lacks is null in each row.
+        # A column that the header lacks becomes null.
         self._convert = _convert_options({f.name: _as_read(f.type) for f in schema}, schema.names)
         self._types = {f.name: _as_read(f.type) for f in schema if f.name in columns}
-        # Without one, the number of fields is what is left to look for.
+        # If all columns are text, `_faults` only counts fields, and one column suffices.
         checked = [name for name, kind in self._types.items() if _form(kind)] or columns[:1]
         self._texts = _convert_options(dict.fromkeys(checked, pa.string()), checked)
         integers = [name for name, kind in self._types.items() if pa.types.is_integer(kind)]
@@ -167,27 +167,27 @@ class _CsvParser:
     def parse(self, lines: RecordLines) -> tuple[pa.Table, dict[int, Fault]]:
         """See lines.Parser.
 
-        Rows end at line ends, and each one holds at least one line that is not empty. So as many
-        rows as lines (the caller counts) are one on each, when no lone CR ends a row as well.
-        Only the last one may be open: pyarrow takes the end of the input for a closing quote.
+        Each row ends at a line end and has at least one non-empty line. So if the caller counts as
+        many rows as lines, and no lone CR ends a row, each line is one row. Only the last quote may
+        be open: pyarrow closes it at the end of the input.
         """
         data = np.frombuffer(lines.data, np.uint8)
         start, end = lines.span
         if (data[lines.starts] == _BOM[0]).any() and any(
             lines.data.startswith(_BOM, int(at)) for at in lines.starts
         ):
-            # pyarrow drops it from the start of its input, wherever that is in the file.
+            # pyarrow drops it from the start of its input, wherever the input starts in the file.
             raise BadRecords(Reason.malformed, _MARK)
         if len(lines) > 1:
             returns = np.flatnonzero(data[start : end - 1] == 13) + start
             if data[end - 1] == 13 or not (data[returns + 1] == 10).all():
                 raise BadRecords(Reason.malformed, _RETURN)
         if self._one_column:
-            # pyarrow would take white space for a value. The strict path leaves these lines out.
+            # pyarrow would read white space as a value. The strict path omits these lines.
             for i in np.flatnonzero(np.isin(data[lines.starts], list(self._blank))):
                 if not self.clean(lines.raw(i)):
                     raise BadRecords(Reason.malformed, "a blank line")
-        doubtful = np.zeros(1, np.int64) if len(lines) == 1 else self._quotes.doubtful(lines)
+        doubtful = np.zeros(1, np.int64) if len(lines) == 1 else self._quotes.suspects(lines)
         for at, text in zip(doubtful.tolist(), lines.raws(doubtful), strict=True):
             if why := self._quotes.fault(text):
                 raise BadRecords(Reason.malformed, why, at)
@@ -197,7 +197,7 @@ class _CsvParser:
         except pa.ArrowInvalid as error:
             raise self._verdict(lines, str(error)) from error
         if self._integers.include_columns and _holds_hex(lines):
-            # pyarrow takes 0x10 for 16.
+            # pyarrow reads 0x10 as 16.
             for column in self._read_as(self._integers, source).columns:
                 if pc.any(pc.match_substring_regex(column, _HEX)).as_py():
                     raise BadRecords(Reason.type_mismatch, "a number that begins with 0x")
@@ -230,53 +230,52 @@ class _CsvParser:
         return raw if raw.strip(self._blank) else b""
 
     def _faults(self, lines: RecordLines) -> dict[int, Fault]:
-        """Quotes, numbers of fields, and texts that are no values."""
-        found = self._quote_faults(lines)
+        """Faults of quotes, of the number of fields, and of values."""
+        faults = self._quote_faults(lines)
         rows = np.arange(len(lines))
-        if found:
-            rows = np.delete(rows, list(found))
+        if faults:
+            rows = np.delete(rows, list(faults))
             if not len(rows):
-                return found
-            lines = lines.take(rows).packed()
+                return faults
+            lines = lines.take(rows).pack()
         counts: dict[int, Fault] = {}
 
         def skip(row: pa.csv.InvalidRow) -> str:
-            # Each of these records is one row, so rows are counted as they are.
+            # Each of these records is one row, so the row number is the record's.
             why = f"expected {row.expected_columns} fields, found {row.actual_columns}"
             counts[row.number - 1] = (Reason.field_count, why)
             return "skip"
 
         table = self._read_as(self._texts, self._source(lines), skip)
-        found |= {int(rows[at]): fault for at, fault in counts.items()}
-        self._add_unfit(np.delete(rows, list(counts)), table, found)
-        return found
+        faults |= {int(rows[at]): fault for at, fault in counts.items()}
+        self._add_unfit(np.delete(rows, list(counts)), table, faults)
+        return faults
 
     def _quote_faults(self, lines: RecordLines) -> dict[int, Fault]:
-        found: dict[int, Fault] = {}
+        faults: dict[int, Fault] = {}
         codes = np.frombuffer(lines.data, np.uint8)
-        places = self._quotes.doubtful(lines)
+        places = self._quotes.suspects(lines)
         if b"\r" in lines.data:
             places = np.union1d(places, lines.matching(r"\r"))
         for at, text in zip(places.tolist(), lines.raws(places), strict=True):
             if why := self._quotes.fault(text):
-                found[at] = (Reason.malformed, _RETURN if why == OPEN and b"\r" in text else why)
+                faults[at] = (Reason.malformed, _RETURN if why == OPEN and b"\r" in text else why)
         if _BOM in lines.data:
             for at in np.flatnonzero(codes[lines.starts] == _BOM[0]).tolist():
                 if lines.data.startswith(_BOM, lines.starts[at]):
-                    found[at] = (Reason.malformed, _MARK)
-        return found
+                    faults[at] = (Reason.malformed, _MARK)
+        return faults
 
     def _source(self, lines: RecordLines) -> pa.Buffer:
-        """The records as pyarrow takes them, with a line end behind the last one.
+        """The records as pyarrow's input, with a line end after the last.
 
-        Without it, pyarrow 26 takes an empty last field for a quoted one when another field is
-        quoted.
+        Without it, pyarrow 26 reads an empty last field as quoted if another field is quoted.
         """
-        doubled = self._quotes.doubled(lines)
+        doubled = self._quotes.double_escaped_quotes(lines)
         return _with_line_end(lines) if doubled is None else pa.py_buffer(doubled + b"\n")
 
-    def _add_unfit(self, rows: np.ndarray, table: pa.Table, found: dict[int, Fault]) -> None:
-        """Add what is wrong with the texts in the columns of numbers and flags."""
+    def _add_unfit(self, rows: np.ndarray, table: pa.Table, faults: dict[int, Fault]) -> None:
+        """Add the faults of texts in the columns of numbers and flags."""
         for name, kind in self._types.items():
             if (form := _form(kind)) is None:
                 continue
@@ -286,15 +285,15 @@ class _CsvParser:
             unlike = _unlike(column, form, kind)
             texts = pc.utf8_slice_codeunits(column.take(unlike), 0, FOUND_CHARS_MAX + 1)
             declared = self._declared[name]
-            fits, beyond = words.expected(declared), words.within(declared)
-            whole = pa.types.is_integer(kind)
+            fits, beyond = words.expected_value(declared), words.expected_range(declared)
+            is_integer = pa.types.is_integer(kind)
             for row, text in zip(rows[unlike].tolist(), texts.to_pylist(), strict=True):
-                expected = beyond if whole and _INTEGER.fullmatch(text) else fits
-                why = words.misfit(name, expected, words.quoted(text))
-                found.setdefault(row, (Reason.type_mismatch, why))
+                expected = beyond if is_integer and _INTEGER.fullmatch(text) else fits
+                why = words.misfit(name, expected, words.quote(text))
+                faults.setdefault(row, (Reason.type_mismatch, why))
 
     def _verdict(self, lines: RecordLines, message: str) -> BadRecords:
-        """What pyarrow says of records. Of one alone, it is said in other words."""
+        """Translate pyarrow's error. For a single record, semel writes its own message."""
         row = re.search(r"Row #(\d+)", message)
         index = int(row[1]) - 1 if row else None
         if fields := re.search(r"Expected (\d+) columns, got (\d+)", message):
@@ -306,11 +305,11 @@ class _CsvParser:
         name = self._read.column_names[int(column[1])]
         if len(lines) == 1:
             text = _convert_options({name: pa.string()}, [name])
-            found = self._read_as(text, self._source(lines)).column(name)[0].as_py()
+            value = self._read_as(text, self._source(lines)).column(name)[0].as_py()
             kind = self._declared[name]
-            whole = pa.types.is_integer(kind) and _INTEGER.fullmatch(found)
-            expected = words.within(kind) if whole else words.expected(kind)
-            message = words.misfit(name, expected, words.quoted(found))
+            is_integer = pa.types.is_integer(kind) and _INTEGER.fullmatch(value)
+            expected = words.expected_range(kind) if is_integer else words.expected_value(kind)
+            message = words.misfit(name, expected, words.quote(value))
         return BadRecords(Reason.type_mismatch, message, index)
 
 
@@ -323,12 +322,12 @@ def _with_line_end(lines: RecordLines) -> pa.Buffer:
 
 
 def _holds_hex(lines: RecordLines) -> bool:
-    """Whether any number may begin with 0x."""
+    """Whether a number may begin with 0x."""
     return any(lines.data.find(sign, *lines.span) >= 0 for sign in (b"0x", b"0X"))
 
 
 def _as_read(declared: pa.DataType) -> pa.DataType:
-    """Dates, times, bytes and decimals are read as text, so that they mean the same as in JSON."""
+    """The type that pyarrow reads: text for dates, times, bytes and decimals, to match JSON."""
     text = (pa.types.is_temporal, pa.types.is_binary, pa.types.is_decimal)
     return pa.string() if any(fits(declared) for fits in text) else declared
 
@@ -347,7 +346,7 @@ def _convert_options(
 
 
 def _form(kind: pa.DataType) -> str | None:
-    """A pattern of all texts that pyarrow takes for a value, and of few others; None: any text."""
+    """A pattern for all texts that pyarrow accepts, and few others. None if it accepts any text."""
     if pa.types.is_integer(kind):
         return r"^[ \t]*-?[0-9]+[ \t]*$"
     if pa.types.is_floating(kind):
@@ -360,9 +359,9 @@ def _form(kind: pa.DataType) -> str | None:
 
 
 def _casts(column: pa.Array, kind: pa.DataType) -> bool:
-    """Whether all texts are values, found in less time than patterns take."""
+    """Whether all texts are values. Faster than the patterns."""
     if pa.types.is_boolean(kind):
-        return False  # The cast takes tRue as well.
+        return False  # The cast accepts tRue, too.
     try:
         column.cast(kind)
     except pa.ArrowInvalid:
@@ -373,7 +372,7 @@ def _casts(column: pa.Array, kind: pa.DataType) -> bool:
 
 
 def _unlike(column: pa.Array, form: str, kind: pa.DataType) -> np.ndarray:
-    """The rows whose text is surely no value of the type."""
+    """The rows whose text is certainly not a value of the type."""
     alike = pc.fill_null(pc.match_substring_regex(column, form), True)
     bad = ~alike.to_numpy(zero_copy_only=False)
     if pa.types.is_integer(kind):

@@ -1,8 +1,8 @@
 """CSV as a sink's format: the code of the table's entry, see table.SinkCode.
 
-RFC 4180 with LF as the end of a line: a header, then a record for each row, quoted where needed. A
-field that is empty is null, one that is quoted and empty the empty text. Text stands as it is, also
-with line ends, NULs, or a `=` that a spreadsheet would take for a formula.
+RFC 4180 with LF as the line end: a header, then a record for each row, quoted if needed. An empty
+field is null, a quoted empty field the empty text. Text is written unchanged, even with line ends,
+NULs, or a `=` that a spreadsheet would read as a formula.
 """
 
 from functools import cache
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 CSV_BLOCK_BYTES_MIN = 64 << 10
-"""The smallest block by which CSV is read; pyarrow takes the memory of a block for each file."""
+"""Minimum block size for reading CSV; pyarrow allocates a block for each file."""
 
 _QUOTE, _LINE_END = b'"', b"\n"
 
@@ -31,7 +31,7 @@ def refusal(kind: pa.DataType) -> str | None:
     return None if is_plain(kind) else f"{kind}, which a CSV field cannot hold"
 
 
-def held_as(kind: pa.DataType) -> pa.DataType:
+def read_back_type(kind: pa.DataType) -> pa.DataType:
     """See table.SinkCode."""
     return pa.string() if is_binary(kind) else kind
 
@@ -39,18 +39,18 @@ def held_as(kind: pa.DataType) -> pa.DataType:
 def write(table: pa.Table, file: Any) -> None:
     """See table.SinkCode."""
     names = table.column_names
-    # Always quoted: a name that began with a byte order mark would lose it.
+    # Always quoted, because readers would drop a byte order mark at the start of a name.
     header = (_QUOTE + name.encode().replace(_QUOTE, 2 * _QUOTE) + _QUOTE for name in names)
     file.write(b",".join(header) + _LINE_END)
     ready = [_in_csv(name, table.column(name).combine_chunks()) for name in names]
-    # Names of its own: polars ends a name at a NUL.
+    # Temporary names, because polars ends a name at a NUL.
     pl.from_arrow(pa.table(ready, names=list(map(str, range(len(names)))))).write_csv(
         file, include_header=False, quote_style="necessary", line_terminator="\n"
     )
 
 
 def _in_csv(name: str, array: pa.Array) -> pa.Array:
-    """A column as a field of it reads: bytes as base64, times with their zone."""
+    """A column in the form of its CSV fields: bytes as base64, times with their zone."""
     kind = array.type
     if is_binary(kind):
         return as_base64(array)
@@ -62,15 +62,15 @@ def _in_csv(name: str, array: pa.Array) -> pa.Array:
         return pl.from_arrow(moments).dt.to_string(form).to_arrow().cast(pa.string())
     if pa.types.is_floating(kind) and pc.all(pc.is_finite(array)).as_py() is False:
         texts = array.cast(pa.string())
-        for found, written in (("nan", "NaN"), ("inf", "Inf"), ("-inf", "-Inf")):
-            texts = pc.if_else(pc.equal(texts, found), written, texts)
+        for arrow_text, csv_text in (("nan", "NaN"), ("inf", "Inf"), ("-inf", "-Inf")):
+            texts = pc.if_else(pc.equal(texts, arrow_text), csv_text, texts)
         return texts
     return array
 
 
-def reading(path: Path | None, size: int) -> "ds.FileFormat":
-    """See table.SinkCode. The file is one block: pyarrow 26 cuts between blocks where a field
-    holds line ends, and loses or mixes fields then."""
+def dataset_format(path: Path | None, size: int) -> "ds.FileFormat":
+    """See table.SinkCode. The whole file is one block, because pyarrow 26 may cut blocks at a line
+    end inside a field, and then loses or mixes fields."""
     block = max(CSV_BLOCK_BYTES_MIN, 1 << max(size, 1).bit_length())
     return _by_blocks(min(block, BLOCK_BYTES_MAX))
 
@@ -80,7 +80,7 @@ def _by_blocks(size: int) -> "ds.FileFormat":
     import pyarrow.dataset as ds
 
     return ds.CsvFileFormat(
-        # One column that is null is an empty line.
+        # With one column, a null is an empty line.
         parse_options=pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
         default_fragment_scan_options=ds.CsvFragmentScanOptions(
             pa.csv.ConvertOptions(
@@ -91,15 +91,15 @@ def _by_blocks(size: int) -> "ds.FileFormat":
     )
 
 
-def rows(path: Path) -> int:
-    """See table.SinkCode. A line ends a record unless it is within quotes."""
+def count_rows(path: Path) -> int:
+    """See table.SinkCode. A line end outside of quotes ends a record."""
     records = quotes = 0
     with open(path, "rb") as file:
         while data := file.read(1 << 20):
-            found = np.frombuffer(data, np.uint8)
-            marks = np.flatnonzero(found == _QUOTE[0])
-            ends = np.flatnonzero(found == _LINE_END[0])
-            before = quotes + np.searchsorted(marks, ends)
-            records += int(np.count_nonzero(before % 2 == 0))
+            codes = np.frombuffer(data, np.uint8)
+            marks = np.flatnonzero(codes == _QUOTE[0])
+            ends = np.flatnonzero(codes == _LINE_END[0])
+            quotes_before = quotes + np.searchsorted(marks, ends)
+            records += int(np.count_nonzero(quotes_before % 2 == 0))
             quotes += len(marks)
     return records - 1  # Without the header.

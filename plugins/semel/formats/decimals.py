@@ -1,7 +1,7 @@
-"""Texts of decimals, judged by their digits before pyarrow sees them: in JSON, in CSV, in a query.
+"""Check the digits of decimal texts before pyarrow reads them: in JSON, in CSV, in a query.
 
-pyarrow 26 keeps powers of ten up to 38. Of a number that needs a larger one it reads something
-else (`1e-41` is 0, `7` in a decimal(38,38) is 0.194), or ends the process (`1e-9999999`).
+pyarrow 26 supports powers of ten up to 38. If a number needs a larger one, pyarrow misreads it
+(`1e-41` becomes 0, `7` in a decimal(38,38) becomes 0.194) or crashes (`1e-9999999`).
 """
 
 import re
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from semel.formats.lines import RecordLines
 
 DIGITS_MAX = 38
-"""Of a decimal: of its text, those that are zeros too, and of the number with its type's scale."""
+"""Maximum digits of a decimal: in its text, zeros included, and in the number at its scale."""
 
 _NUMBER = re.compile(r"[+-]?([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")
 _POWER_CHARS_MAX = 3
@@ -22,16 +22,16 @@ _ONE_DIGIT_MAX = 9
 
 
 def is_no_decimal(text: str, kind: pa.Decimal128Type) -> bool:
-    """Whether a text surely cannot be read with the type's scale. If not, pyarrow reads it as it
-    is meant, or refuses it; whether it has too many digits for the type shows behind that.
+    """Whether a text cannot be a decimal of the type's scale. Returns False if pyarrow reads the
+    text correctly or refuses it; a later check compares the precision.
     """
     number = _NUMBER.fullmatch(text)
-    whole, part, sign, power = number.groups("") if number else ("", "", "", "")
+    integer, fraction, sign, power = number.groups("") if number else ("", "", "", "")
     power = power.lstrip("0")
-    if not whole and not part or len(power) > _POWER_CHARS_MAX:
+    if not integer and not fraction or len(power) > _POWER_CHARS_MAX:
         return True
-    digits = (whole + part).lstrip("0")
-    exponent = int(f"{sign}{power or 0}") - len(part)
+    digits = (integer + fraction).lstrip("0")
+    exponent = int(f"{sign}{power or 0}") - len(fraction)
     excess = -exponent - kind.scale
     if excess > DIGITS_MAX or len(digits) > DIGITS_MAX:
         return True
@@ -41,13 +41,15 @@ def is_no_decimal(text: str, kind: pa.Decimal128Type) -> bool:
 
 
 def plain(kind: pa.Decimal128Type) -> str:
-    """A pattern of the texts that are surely numbers of the type, without a sign."""
-    whole = kind.precision - kind.scale
-    return rf"[0-9]{{1,{whole}}}(?:\.[0-9]{{0,{kind.scale}}})?" if whole > 0 else r"0(?:\.0{0,9})?"
+    """A pattern for unsigned texts that certainly fit the type."""
+    digits = kind.precision - kind.scale
+    if digits <= 0:
+        return r"0(?:\.0{0,9})?"
+    return rf"[0-9]{{1,{digits}}}(?:\.[0-9]{{0,{kind.scale}}})?"
 
 
 def no_decimals(texts: pa.StringArray, kind: pa.Decimal128Type) -> np.ndarray:
-    """The rows whose text is surely no number of the type's scale."""
+    """Mark the rows whose text cannot be a decimal of the type's scale."""
     encoded = texts.dictionary_encode()
     fine = pc.match_substring_regex(encoded.dictionary, f"^-?{plain(kind)}$")
     bad = ~fine.to_numpy(zero_copy_only=False)
@@ -57,7 +59,7 @@ def no_decimals(texts: pa.StringArray, kind: pa.Decimal128Type) -> np.ndarray:
 
 
 def all_plain(texts: pa.StringArray, kind: pa.Decimal128Type) -> bool:
-    """Whether all texts are so short, and of such characters, that pyarrow may read them."""
+    """Whether pyarrow reads all texts correctly, judged by their lengths and characters."""
     if not len(texts):
         return True
     _, offsets, data = texts.buffers()
@@ -69,9 +71,8 @@ def all_plain(texts: pa.StringArray, kind: pa.Decimal128Type) -> bool:
 
 
 def suspicious(lines: RecordLines, scale: int) -> np.ndarray:
-    """The records in which a number may be that pyarrow must not read with a scale up to `scale`.
-    In no other: a number is harmless whose exponent has one digit, or none, and whose digits fit;
-    and which is written without escapes.
+    """The records that may have a number which pyarrow misreads at a scale up to `scale`. A number
+    is harmless if its exponent has at most one digit, its digits fit, and it has no escapes.
     """
     run = DIGITS_MAX + 1 - scale
     beside_power = max(run - _ONE_DIGIT_MAX, 1)

@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 def format_of(context: Context) -> "Format":
     """The parser's side of `source.format`."""
-    return source_format(context.declared.format).code().declared(context)
+    return source_format(context.declared.format).code().declared_format(context)
 
 
 def is_whole(context: Context) -> bool:
-    """Whether a file is read once, as one range: no byte of it tells where a record begins."""
-    return source_format(context.declared.format).whole(context.declared)
+    """Whether semel reads a file as one range: a reader cannot find a record in its middle."""
+    return source_format(context.declared.format).is_one_range(context.declared)
 
 
 def has_header(context: Context) -> bool:
-    """Whether each file begins with a line that names its columns."""
+    """Whether each file begins with a line of column names."""
     return source_format(context.declared.format).header
 
 
 def header_of(context: Context, path: str) -> list[str] | None:
-    """The column names in a file's header, None where the format has none.
+    """The column names in a file's header. Returns None if the format has no headers.
 
-    SourceError: they are not the schema's, or the file cannot be read.
+    Raises SourceError if they differ from the schema's, or the file is damaged.
     """
     if not has_header(context):
         return None
@@ -40,12 +40,12 @@ def header_of(context: Context, path: str) -> list[str] | None:
             return header_in(context, file)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SourceError(
-            f"{path!r}: the compressed stream is damaged ({error}); replace the file"
+            f"{path!r}: the compressed stream is damaged ({error}). Replace the file"
         ) from error
 
 
 def header_in(context: Context, file: BinaryIO) -> list[str]:
-    """The same, of an open file of a format that has headers. SourceError: not the schema's."""
+    """Like `header_of`, for an open file whose format has headers."""
     form, code = format_of(context), source_format(context.declared.format).code()
     schema, samples = context.arrow_schema(), context.limits.log_samples
     return code.read_header(file, form, schema, context.naming, samples=samples)[0]

@@ -1,7 +1,7 @@
-"""Which Arrow types a declared column takes exactly, and the cast that does it.
+"""The Arrow types that a declared column stores exactly, and the cast to it.
 
-Whether a type is taken depends on the types alone, so each value of it is: a number is never
-rounded, a text never parsed. Values are judged later, by `semel.formats.columns`.
+The types alone decide, for all their values: semel never rounds a number or parses a text.
+`semel.formats.columns` checks the values later.
 """
 
 from decimal import Decimal, localcontext
@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 import pyarrow.types as at
 
 from semel.declare.ddl import ColumnType
-from semel.formats.words import near
+from semel.formats.words import similar_name_hint
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
-"""The digits of a whole number of so many bits."""
+"""Maximum digits of an integer, by its bits."""
 
 _MANTISSA = {32: 24, 64: 53}
-"""The bits of a whole number that a floating-point number of so many bits keeps."""
+"""The bits of an integer that a floating-point number represents exactly, by its bits."""
 
 _DIGITS_MAX = 100
 """More than any decimal has."""
@@ -28,41 +28,43 @@ _PRECISION_MAX = 38
 _PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _YEARS = 10_000
 _BEYOND = _YEARS * 366 * 86_400 * 1_000_000
-"""Microseconds that are in no year that a column holds: a time that is longer is cut to these."""
+"""Microseconds outside of all years that a column supports. Larger times become this value."""
 
 
-def misfit(found: pa.DataType, kind: ColumnType, *, within: bool = False) -> str | None:
-    """Why a declared type does not hold each value of a type that was found; None: it does. A
-    double holds most whole numbers: `taken` rounds the others, so these are for who judges values.
+def misfit(file_type: pa.DataType, kind: ColumnType, *, within: bool = False) -> str | None:
+    """Why a declared type cannot store all values of a file's type. None if it can. A double
+    cannot store all integers: `cast_exactly` rounds these, and the check of values finds them.
 
-    The sentence goes on behind the column's name. `within`: it is part of a nested value.
+    The sentence continues after the column's name. `within`: the value is nested.
     """
-    found = _plain(found)
-    if at.is_integer(found) and kind.word == "double" and not within:
+    file_type = _plain(file_type)
+    if at.is_integer(file_type) and kind.word == "double" and not within:
         return None
-    if instead := _instead(found):
-        return f" is {found}, which semel does not read; let its writer write {instead}"
-    if at.is_null(found) or found == kind.arrow():
+    if instead := _instead(file_type):
+        return f" is {file_type}, which semel does not read; have its writer write {instead}"
+    if at.is_null(file_type) or file_type == kind.arrow():
         return None
-    if kind.word == "struct" and at.is_struct(found):
-        return _struct(found, kind)
-    if kind.word == "map" and at.is_map(found) and _holds(_plain(found.key_type), pa.string()):
-        return _within("{}", misfit(found.item_type, kind.element, within=True))
-    if kind.word == "array" and _is_list(found):
-        return _within("[]", misfit(found.value_type, kind.element, within=True))
-    if not kind.nested and _holds(found, kind.arrow()):
+    if kind.word == "struct" and at.is_struct(file_type):
+        return _struct(file_type, kind)
+    has_text_keys = at.is_map(file_type) and _holds(_plain(file_type.key_type), pa.string())
+    if kind.word == "map" and has_text_keys:
+        return _within("{}", misfit(file_type.item_type, kind.element, within=True))
+    if kind.word == "array" and _is_list(file_type):
+        return _within("[]", misfit(file_type.value_type, kind.element, within=True))
+    if not kind.nested and _holds(file_type, kind.arrow()):
         return None
-    return f" is {found}, which {kind} does not hold"
+    return f" is {file_type}, which {kind} cannot store"
 
 
-def _instead(found: pa.DataType) -> pa.DataType | None:
-    """What to write in place of a type that few readers have; None of the others."""
-    if isinstance(found, pa.BaseExtensionType):
-        return found.storage_type
-    if at.is_float16(found):
+def _instead(file_type: pa.DataType) -> pa.DataType | None:
+    """The type to write instead of one that few readers support. None for all other types."""
+    if isinstance(file_type, pa.BaseExtensionType):
+        return file_type.storage_type
+    if at.is_float16(file_type):
         return pa.float32()
-    if at.is_decimal(found) and not at.is_decimal128(found) and found.precision <= _PRECISION_MAX:
-        return pa.decimal128(found.precision, found.scale)
+    is_other_decimal = at.is_decimal(file_type) and not at.is_decimal128(file_type)
+    if is_other_decimal and file_type.precision <= _PRECISION_MAX:
+        return pa.decimal128(file_type.precision, file_type.scale)
     return None
 
 
@@ -70,13 +72,13 @@ def _within(place: str, why: str | None) -> str | None:
     return None if why is None else f"{place}{why}"
 
 
-def _struct(found: pa.StructType, kind: ColumnType) -> str | None:
+def _struct(file_type: pa.StructType, kind: ColumnType) -> str | None:
     for name, inner in kind.fields:
-        places = found.get_all_field_indices(name)
+        places = file_type.get_all_field_indices(name)
         if len(places) != 1:
-            like = "" if places else near(name, (field.name for field in found))
+            like = "" if places else similar_name_hint(name, (field.name for field in file_type))
             return f".{name} is {'twice or more' if places else 'not'} in the file{like}"
-        if why := misfit(found.field(places[0]).type, inner, within=True):
+        if why := misfit(file_type.field(places[0]).type, inner, within=True):
             return f".{name}{why}"
     return None
 
@@ -89,45 +91,45 @@ def _is_list(kind: pa.DataType) -> bool:
     return at.is_list(kind) or at.is_large_list(kind) or at.is_fixed_size_list(kind)
 
 
-def _holds(found: pa.DataType, declared: pa.DataType) -> bool:
-    if found == declared:
+def _holds(file_type: pa.DataType, declared: pa.DataType) -> bool:
+    if file_type == declared:
         return True
     if at.is_integer(declared):
-        # One bit of an unsigned number's type is for the sign.
-        needs = at.is_integer(found) and found.bit_width + at.is_unsigned_integer(found)
+        # An unsigned type needs one more bit, for the sign.
+        needs = at.is_integer(file_type) and file_type.bit_width + at.is_unsigned_integer(file_type)
         return bool(needs) and needs <= declared.bit_width
     if at.is_floating(declared):
-        if at.is_integer(found):
-            return found.bit_width <= _MANTISSA[declared.bit_width]
-        return found == pa.float32()
+        if at.is_integer(file_type):
+            return file_type.bit_width <= _MANTISSA[declared.bit_width]
+        return file_type == pa.float32()
     if at.is_decimal(declared):
-        whole = declared.precision - declared.scale
-        if at.is_integer(found):
-            return _DIGITS[found.bit_width] <= whole
+        digits = declared.precision - declared.scale
+        if at.is_integer(file_type):
+            return _DIGITS[file_type.bit_width] <= digits
         return (
-            at.is_decimal128(found)
-            and found.scale <= declared.scale
-            and found.precision - found.scale <= whole
+            at.is_decimal128(file_type)
+            and file_type.scale <= declared.scale
+            and file_type.precision - file_type.scale <= digits
         )
     if at.is_timestamp(declared):
-        return at.is_timestamp(found)
+        return at.is_timestamp(file_type)
     if at.is_date(declared):
-        return at.is_date(found)
+        return at.is_date(file_type)
     if at.is_string(declared):
-        return at.is_large_string(found) or at.is_string_view(found)
+        return at.is_large_string(file_type) or at.is_string_view(file_type)
     if at.is_binary(declared):
         return (
-            at.is_large_binary(found) or at.is_binary_view(found)
-            or at.is_fixed_size_binary(found)
+            at.is_large_binary(file_type) or at.is_binary_view(file_type)
+            or at.is_fixed_size_binary(file_type)
         )  # fmt: skip
     return False
 
 
 # Keeps P23.
-def taken(array: pa.Array, declared: pa.DataType) -> pa.Array:
-    """A column of a type that fits as the declared one. A time of more digits is cut.
+def cast_exactly(array: pa.Array, declared: pa.DataType) -> pa.Array:
+    """Cast a column to the declared type. Truncates a time with more digits.
 
-    TypeError: it does not fit, as `misfit` says.
+    Raises TypeError if the types do not fit; see `misfit`.
     """
     if array.type == declared:
         return array
@@ -136,40 +138,41 @@ def taken(array: pa.Array, declared: pa.DataType) -> pa.Array:
     if at.is_integer(array.type) and at.is_float64(declared):
         return array.cast(declared, safe=False)
     if not _is_like(array.type, declared):
-        raise TypeError(f"{declared} does not hold {array.type}")
+        raise TypeError(f"{declared} cannot store {array.type}")
     if at.is_timestamp(declared):
         return _moments(array, declared)
     if at.is_decimal(declared) and at.is_decimal(array.type):
         return _decimals(array, declared)
     if at.is_struct(declared):
-        inner = array.flatten()  # A part of nothing is nothing.
+        inner = array.flatten()  # The fields of a null are null.
         places = [array.type.get_field_index(field.name) for field in declared]
-        parts = [taken(inner[k], field.type) for k, field in zip(places, declared, strict=True)]
+        parts = [cast_exactly(inner[k], f.type) for k, f in zip(places, declared, strict=True)]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(parts, fields=list(declared), mask=mask)
     if at.is_map(declared) or at.is_list(declared):
         array = array.take(pa.array(np.arange(len(array)))) if array.offset else array
         mask = array.is_null() if array.null_count else None
     if at.is_map(declared):
-        keys, items = taken(array.keys, declared.key_type), taken(array.items, declared.item_type)
+        keys = cast_exactly(array.keys, declared.key_type)
+        items = cast_exactly(array.items, declared.item_type)
         return pa.MapArray.from_arrays(array.offsets, keys, items, type=declared, mask=mask)
     if at.is_list(declared):
         if not at.is_list(array.type):
             array = array.cast(pa.list_(array.type.value_field))
-        values = taken(array.values, declared.value_type)
+        values = cast_exactly(array.values, declared.value_type)
         return pa.ListArray.from_arrays(array.offsets, values, type=declared, mask=mask)
     return array.cast(declared)
 
 
-def decoded(array: pa.Array, declared: pa.DataType) -> pa.Array:
-    """The same values without dictionaries and views, which few functions take, and without the
-    fields of structs that are not declared. `declared`: a type that takes them.
+def plain_values(array: pa.Array, declared: pa.DataType) -> pa.Array:
+    """The same values without dictionaries and views, which few functions accept, and without
+    undeclared fields of structs. `declared`: a type that fits.
 
-    pa.ArrowException: an index leads out of its dictionary.
+    Raises pa.ArrowException if an index is outside of its dictionary.
     """
     kind = array.type
     if at.is_dictionary(kind):
-        return decoded(array.dictionary.take(array.indices), declared)
+        return plain_values(array.dictionary.take(array.indices), declared)
     if at.is_string_view(kind):
         return array.cast(pa.large_string())
     if at.is_binary_view(kind):
@@ -180,22 +183,23 @@ def decoded(array: pa.Array, declared: pa.DataType) -> pa.Array:
     if at.is_struct(kind):
         inner, names = array.flatten(), [field.name for field in declared]
         places = map(kind.get_field_index, names)
-        parts = [decoded(inner[k], f.type) for k, f in zip(places, declared, strict=True)]
+        parts = [plain_values(inner[k], f.type) for k, f in zip(places, declared, strict=True)]
         return pa.StructArray.from_arrays(parts, names, mask=mask)
     if at.is_fixed_size_list(kind):
         size = kind.list_size
         bounds = np.arange(array.offset, array.offset + len(array) + 1) * size
         bounds = pa.array(bounds, pa.int32())
-        values = decoded(array.values, declared.value_type)
+        values = plain_values(array.values, declared.value_type)
         return pa.ListArray.from_arrays(bounds, values, mask=mask)
-    # A mask takes no bounds that are part of others.
+    # pyarrow refuses a mask together with sliced offsets.
     bounds = pa.array(array.offsets.to_numpy(), array.offsets.type)
     if at.is_map(kind):
-        keys = decoded(array.keys, declared.key_type)
-        items = decoded(array.items, declared.item_type)
+        keys = plain_values(array.keys, declared.key_type)
+        items = plain_values(array.items, declared.item_type)
         return pa.MapArray.from_arrays(bounds, keys, items, mask=mask)
-    made = pa.LargeListArray if at.is_large_list(kind) else pa.ListArray
-    return made.from_arrays(bounds, decoded(array.values, declared.value_type), mask=mask)
+    list_class = pa.LargeListArray if at.is_large_list(kind) else pa.ListArray
+    values = plain_values(array.values, declared.value_type)
+    return list_class.from_arrays(bounds, values, mask=mask)
 
 
 def _is_decoded(kind: pa.DataType, declared: pa.DataType) -> bool:
@@ -208,8 +212,8 @@ def _is_decoded(kind: pa.DataType, declared: pa.DataType) -> bool:
 
 
 def _decimals(array: pa.Array, declared: pa.DataType) -> pa.Array:
-    """Decimals of other digits. One beyond its own type's precision is beyond the declared one's:
-    whoever judges values finds it.
+    """Cast decimals to another precision and scale. A value beyond its own type's precision becomes
+    one beyond the declared precision, so that the check of values finds it.
     """
     most = Decimal(10) ** (array.type.precision - array.type.scale)
     bounds = pc.min_max(array).as_py()
@@ -217,36 +221,38 @@ def _decimals(array: pa.Array, declared: pa.DataType) -> pa.Array:
         if all(v is None or abs(v) < most for v in bounds.values()):
             return array.cast(declared)
         over = np.array([v is not None and abs(v) >= most for v in array.to_pylist()], bool)
-    made = pc.if_else(pa.array(over), pa.scalar(None, array.type), array).cast(declared)
-    words = np.frombuffer(made.buffers()[1], np.int64).copy()[: 2 * len(made)].reshape(-1, 2)
+    cast = pc.if_else(pa.array(over), pa.scalar(None, array.type), array).cast(declared)
+    words = np.frombuffer(cast.buffers()[1], np.int64).copy()[: 2 * len(cast)].reshape(-1, 2)
     low, high = divmod(10**declared.precision, 1 << 64)[::-1]
     words[over] = np.array([low, high], np.uint64).view(np.int64)
     missing = pa.py_buffer(np.packbits(array.is_valid().to_numpy(False), bitorder="little"))
-    return pa.Array.from_buffers(declared, len(made), [missing, pa.py_buffer(words.tobytes())])
+    return pa.Array.from_buffers(declared, len(cast), [missing, pa.py_buffer(words.tobytes())])
 
 
-def _is_like(found: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether a type is taken, apart from what is nested in it."""
+def _is_like(file_type: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether a type fits, apart from its nested types."""
     if at.is_struct(declared):
-        return at.is_struct(found) and all(found.get_field_index(f.name) >= 0 for f in declared)
+        if not at.is_struct(file_type):
+            return False
+        return all(file_type.get_field_index(f.name) >= 0 for f in declared)
     if at.is_map(declared):
-        return at.is_map(found)
+        return at.is_map(file_type)
     if at.is_list(declared):
-        return _is_list(found)
-    return _holds(found, declared)
+        return _is_list(file_type)
+    return _holds(file_type, declared)
 
 
 def _moments(array: pa.Array, declared: pa.TimestampType) -> pa.Array:
-    """Times in microseconds. One without a zone is UTC."""
+    """Times in microseconds. A time without a zone is UTC."""
     numbers = array.view(pa.int64())
     unit = array.type.unit
     if unit == "us":
         return array.cast(declared)
-    known = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
+    micros = pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False)
     if unit == "ns":
-        known = np.floor_divide(known, 1_000)
+        micros = np.floor_divide(micros, 1_000)
     else:
         most = _BEYOND // _PER_UNIT[unit]
-        known = np.clip(known, -most, most) * _PER_UNIT[unit]
+        micros = np.clip(micros, -most, most) * _PER_UNIT[unit]
     missing = array.is_null().to_numpy(zero_copy_only=False)
-    return pa.array(known, mask=missing).cast(pa.timestamp("us")).cast(declared)
+    return pa.array(micros, mask=missing).cast(pa.timestamp("us")).cast(declared)

@@ -1,4 +1,4 @@
-"""What is no text of lines in UTF-8, by how it begins. `semel new` and plan recognise it alike."""
+"""Recognise files that are not lines of UTF-8, by their first bytes. For `semel new` and plan."""
 
 import re
 
@@ -18,11 +18,11 @@ _JSON_ARRAY = re.compile(rb"\s*\[\s*([{\[\]]|$)")
 
 
 def foreign(head: bytes) -> str | None:
-    """Why a file that begins so is not read, whatever its name; None: nothing speaks against it."""
+    """Why semel does not read a file with these first bytes. None if it may read it."""
     for start, why in _STARTS.items():
         if head.startswith(start):
             return why
-    # A line end of UTF-16 has a NUL byte: without one these bytes are a bad line.
+    # A line end in UTF-16 has a NUL byte. Without any, these bytes are a bad line.
     if head.startswith(_UTF16) and b"\0" in head:
         return "UTF-16; convert it: `iconv -f UTF-16 -t UTF-8`"
     first = head[:_UTF16_BYTES]
@@ -30,21 +30,21 @@ def foreign(head: bytes) -> str | None:
         for kind, nulls in (("UTF-16LE", first[1::2]), ("UTF-16BE", first[::2])):
             if not any(nulls):
                 return f"{kind}; convert it: `iconv -f {kind} -t UTF-8`"
-    # The last one may be half of a line end.
+    # A CR in the last byte may be half of a line end.
     if b"\r" in head[:-1] and b"\n" not in head:
-        return "its lines end in CR alone; `tr '\\r' '\\n'` makes lines of it"
+        return "its lines end in CR alone; convert them: `tr '\\r' '\\n'`"
     return None
 
 
 def json_array(text: bytes) -> str | None:
-    """Why JSON of this beginning is not read: it is an array, and no bad line before objects."""
+    """Why semel does not read this JSON: it is an array. None if it may be lines of objects."""
     if not _JSON_ARRAY.match(text[:LOOKED_AT_BYTES]) or is_json_lines(text):
         return None
-    return "a JSON array; semel reads one object a line: `jq -c '.[]'` makes that of it"
+    return "a JSON array; semel reads one object per line. Convert it: `jq -c '.[]'`"
 
 
 def is_json_lines(text: bytes) -> bool:
-    """Whether most of the first lines look like objects, and the first one that does is one."""
+    """Whether most of the first lines look like objects, and the first that parses is an object."""
     window = text[: max(LOOKED_AT_BYTES, text.find(b"\n"))]
     lines = [line for line in window.split(b"\n")[:_LINES_LOOKED_AT] if line]
     alike = [line for line in map(bytes.strip, lines) if line[:1] == b"{" and line[-1:] == b"}"]

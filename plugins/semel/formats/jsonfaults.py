@@ -1,7 +1,7 @@
-"""What is wrong with a JSON record that pyarrow refuses, and how it is said to their user.
+"""Find the fault of a JSON record that pyarrow refuses, and describe it to the user.
 
 `RecordFaults` reads one record at a time, some 10 us each, so its verdict depends on nothing else.
-The parser hands it the records that msgspec refuses, and those with doubtful decimals or keys.
+The parser passes it the records that msgspec refuses, and those with doubtful decimals or keys.
 """
 
 import json
@@ -18,30 +18,30 @@ from semel.formats import words
 from semel.formats.decimals import is_no_decimal, plain, suspicious
 from semel.formats.jsontext import (
     elements_of,
+    json_key,
     key_tree,
     members,
     pairs_of,
-    quoted,
     records_with,
-    text_shown,
-    there_twice,
-    value_shown,
+    repeated_key_fault,
+    text_excerpt,
+    value_excerpt,
 )
 from semel.formats.lines import Fault, RecordLines
 from semel.formats.words import FOUND_CHARS_MAX, RECORD_SHOWN_BYTES
 from semel.model.reasons import Reason
 
 RECORD_JUDGED_BYTES_MAX = 4 << 20
-"""Largest record that becomes objects of Python, which may take twenty times its size. pyarrow
-alone judges a larger one, and says the reason in its words."""
+"""Maximum record that becomes Python objects, which may need twenty times its size. Larger records
+get only pyarrow's verdict, with its message."""
 
 _OPENS = ord("{")
-_DIGITS_MAX = 4_000  # Python reads no longer numbers.
+_DIGITS_MAX = 4_000  # Python refuses longer numbers.
 _NULL = b"null"
 _WHOLE = re.compile(rb"-?[0-9]+")
-# pyarrow takes these words for numbers.
+# pyarrow reads these words as numbers.
 _WORD = re.compile(rb"-?\b(?:NaN|Inf(?:inity)?)\b")
-# The letter of a key may be written so.
+# A letter of a key may be escaped.
 _ESCAPE = re.compile(rb"\\[u/]")
 _ANY = msgspec.json.Decoder()
 _NUMBER = re.compile(rb"-?[0-9].*|" + _WORD.pattern)
@@ -51,8 +51,8 @@ _PAIRS = json.JSONDecoder(object_pairs_hook=tuple)
 
 
 class RecordFaults:
-    """Says of a record what is wrong with it. `columns`: what pyarrow reads; `declared`: those of
-    type json and map as well, whose keys may not repeat either."""
+    """Finds the faults of records. `columns`: those that pyarrow reads. `declared`: also those of
+    type json and map, whose keys may not repeat either."""
 
     def __init__(self, columns: pa.Schema, declared: pa.Schema) -> None:
         self._tree = key_tree(declared)
@@ -62,7 +62,7 @@ class RecordFaults:
         self._scale = max((_innermost(field.type).scale for field in decimals), default=0)
 
     def fault(self, text: bytes) -> Fault | None:
-        """What is wrong with a record. None: nothing, or something that pyarrow alone finds."""
+        """The fault of a record. None if it is valid, or if only pyarrow finds the fault."""
         if text[0] != _OPENS:
             return Reason.malformed, no_object(text)
         if len(text) > RECORD_JUDGED_BYTES_MAX:
@@ -82,18 +82,18 @@ class RecordFaults:
         return why and (Reason.type_mismatch, why)
 
     def repeated(self, text: bytes) -> Fault | None:
-        """That a declared key is there twice in an object."""
+        """The fault of an object that has a declared key twice. None if it has not."""
         name = _repeated(_pairs(text), self._tree) if _may_repeat(text) else None
-        return None if name is None else there_twice(name)
+        return None if name is None else repeated_key_fault(name)
 
     def doubtful(self, lines: RecordLines) -> list[int]:
         """The records with a decimal that may not fit."""
-        found = [records_with(form, lines) for form in self._unlike]
-        return np.unique(np.concatenate(found)).tolist() if found else []
+        matches = [records_with(form, lines) for form in self._unlike]
+        return np.unique(np.concatenate(matches)).tolist() if matches else []
 
     def refused(self, lines: RecordLines) -> Iterator[tuple[int, Fault]]:
-        """Records that pyarrow must not see, as it reads their numbers wrongly, or dies of them. In
-        most blocks there are none, and that is seen in little time."""
+        """Records that pyarrow must not read, because it would misread their numbers or crash. Most
+        blocks have none, and the check is fast."""
         if not self._unlike:
             return
         for at in suspicious(lines, self._scale).tolist():
@@ -104,25 +104,24 @@ class RecordFaults:
 
 
 def _no_json(text: bytes, message: str) -> str:
-    """What a DecodeError of msgspec says of a record."""
+    """Translate msgspec's DecodeError."""
     what, _, place = message.rpartition(" (byte ")
     if not what:
         last = text[-RECORD_SHOWN_BYTES :].decode(errors="replace")
-        return f"not JSON: cut off after {words.shown(last[-FOUND_CHARS_MAX :])}"
+        return f"not JSON: cut off after {words.excerpt(last[-FOUND_CHARS_MAX :])}"
     what, at = what.removeprefix("JSON is malformed: "), int(place[:-1])
     if what.startswith("trailing characters"):
-        return f"expected one JSON object, found more after it: {text_shown(text, at - 1)}"
-    return f"not JSON at byte {at} of the record ({what}): {text_shown(text, at)}"
+        return f"expected one JSON object, found more after it: {text_excerpt(text, at - 1)}"
+    return f"not JSON at byte {at} of the record ({what}): {text_excerpt(text, at)}"
 
 
 def no_object(text: bytes | memoryview) -> str:
-    """What is said of a record that is something else."""
-    shown = text_shown(bytes(text[:RECORD_SHOWN_BYTES]))
-    return f"expected a JSON object {{...}}, found {shown}"
+    """The message for a record that is not an object."""
+    return f"expected a JSON object {{...}}, found {text_excerpt(bytes(text[:RECORD_SHOWN_BYTES]))}"
 
 
 def _may_repeat(text: bytes) -> bool:
-    """Whether a key may be there twice: msgspec keeps fewer quotes of it, or does not read it."""
+    """Whether a key may repeat: then msgspec's copy has fewer quotes, or msgspec refuses it."""
     if len(text) > RECORD_JUDGED_BYTES_MAX:
         return True
     if b"NaN" in text or b"Inf" in text:
@@ -134,38 +133,38 @@ def _may_repeat(text: bytes) -> bool:
 
 
 def _pairs(text: bytes) -> Any:
-    """An object as the tuple of its keys and values, repeated ones too; an array is a list."""
+    """An object as a tuple of its (key, value) pairs, with repeated keys; an array as a list."""
     try:
         return _PAIRS.decode(text.decode())
     except (ValueError, RecursionError):
-        return None  # It holds Inf, or is nested very deeply.
+        return None  # It has Inf, or deep nesting.
 
 
-def _repeated(found: Any, tree: Any) -> str | None:
-    """A declared key that is there twice in a value."""
-    if isinstance(tree, list) and isinstance(found, list):
-        inner = [(one, tree[0]) for one in found]
-    elif isinstance(tree, dict) and isinstance(found, tuple):
-        keys = [key for key, _ in found if key in tree]
+def _repeated(value: Any, tree: Any) -> str | None:
+    """The declared key that a value has twice. None if it has not."""
+    if isinstance(tree, list) and isinstance(value, list):
+        inner = [(one, tree[0]) for one in value]
+    elif isinstance(tree, dict) and isinstance(value, tuple):
+        keys = [key for key, _ in value if key in tree]
         if len({*keys}) < len(keys):
             return next(key for key in keys if keys.count(key) > 1)
-        inner = [(value, tree[key]) for key, value in found if tree.get(key) is not None]
+        inner = [(one, tree[key]) for key, one in value if tree.get(key) is not None]
     else:
         return None
-    names = (_repeated(value, kind) for value, kind in inner)
+    names = (_repeated(one, kind) for one, kind in inner)
     return next((name for name in names if name is not None), None)
 
 
 _Check = Callable[[str, bytes | msgspec.Raw], str | None]
-"""Says what is wrong with the text of a value at a place of a record. ValueError: it is no JSON."""
+"""Returns the fault of a value's text at a place of a record. Raises ValueError if not JSON."""
 
 
 def _object_check(fields: Iterable[pa.Field]) -> Callable[[str, Mapping], str | None]:
     checks = [(field.name, _check(field.type)) for field in fields]
 
-    def misfit(before: str, values: Mapping[str, bytes | msgspec.Raw]) -> str | None:
+    def misfit(prefix: str, values: Mapping[str, bytes | msgspec.Raw]) -> str | None:
         for name, check in checks:
-            if name in values and (why := check(before + name, values[name])):
+            if name in values and (why := check(prefix + name, values[name])):
                 return why
         return None
 
@@ -186,17 +185,18 @@ def _check(kind: pa.DataType) -> _Check:
         if opens == raw[:1] == b"{":
             return of_object(f"{place}.", dict(pairs_of(raw)))
         if opens == raw[:1] == b"[":
-            found = (of_one(f"{place}[{at}]", one) for at, one in enumerate(elements_of(raw)))
-            return next(filter(None, found), None)
+            faults = (of_one(f"{place}[{at}]", one) for at, one in enumerate(elements_of(raw)))
+            return next(filter(None, faults), None)
         wanted = expected(raw)
-        return wanted and words.misfit(place, wanted, value_shown(raw))
+        return wanted and words.misfit(place, wanted, value_excerpt(raw))
 
     return misfit
 
 
 def _scalar(kind: pa.DataType) -> Callable[[bytes], str | None]:
-    """What was expected where pyarrow does not read a text as a value of the type."""
-    expected, beyond = words.expected(kind), words.within(kind)
+    """Returns a function from a value's text to what was expected, or to None if pyarrow reads it.
+    """
+    expected, beyond = words.expected_value(kind), words.expected_range(kind)
     if pa.types.is_integer(kind):
         bound = 1 << (kind.bit_width - 1)
 
@@ -245,8 +245,8 @@ def _innermost(kind: pa.DataType) -> pa.DataType:
 
 
 def _unlike(field: pa.Field) -> bytes:
-    """Pattern of the field's key with a value that is not seen to be fine at once."""
-    key = re.escape(quoted(field.name)) + rb"[ \t]*:[ \t]*"
+    """A pattern for the field's key with a value that is not obviously valid."""
+    key = re.escape(json_key(field.name)) + rb"[ \t]*:[ \t]*"
     if pa.types.is_list(field.type):
         return key + rb"\["
     fine = rb'null|"-?N"|-?N'.replace(b"N", plain(field.type).encode())

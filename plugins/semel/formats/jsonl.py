@@ -1,9 +1,9 @@
-"""JSON Lines: one object on each line, nothing else.
+"""JSON Lines: one object per line, nothing else.
 
-Keys that the schema does not name are ignored, kept or refused, as declared; ignored ones may
-repeat, and may hold NaN. A repeated key that it names, at any depth, rejects the record. Text is
-not taken for a number, nor a number for text. White space around an object, blank lines, CRLF and a
-BOM at the start of the file are fine.
+The declaration says whether semel ignores, keeps or refuses keys that the schema does not name.
+Ignored keys may repeat, and may hold NaN. A repeated key that the schema names rejects the record,
+at any depth. A string never becomes a number, nor a number a string. White space around an object,
+blank lines, CRLF and a BOM at the start of the file are allowed.
 """
 
 from dataclasses import dataclass
@@ -31,17 +31,17 @@ from semel.model.reasons import Reason
 
 _BLANK = b" \t\r"
 _OPENS = ord("{")
-# Above any block, so that the reader never cuts by itself. It does not allocate it.
+# Larger than any block, so that pyarrow never splits one. pyarrow does not allocate it.
 _READ = pa.json.ReadOptions(use_threads=False, block_size=(1 << 31) - 1)
 _UNNAMED = "JSON parse error: unexpected field"
 
 
 @dataclass(frozen=True, kw_only=True)
 class JsonLines:
-    """The format `jsonl`. `json` are the columns that keep a value's text, whatever it is.
+    """The format `jsonl`. `json`: columns that keep the text of any JSON value.
 
-    `unknown` says what becomes of keys that the schema does not name. With `keep` the schema has
-    the column REST_COLUMN for them.
+    `unknown`: whether keys that the schema does not name are ignored, kept or refused. With `keep`
+    the schema has the column REST_COLUMN for them.
     """
 
     json: tuple[str, ...] = ()
@@ -49,11 +49,11 @@ class JsonLines:
     naming: Naming = AS_DECLARED
 
     def parser(self, schema: pa.Schema, columns: list[str] | None) -> "_JsonParser":
-        """See lines.Format. `columns` has no meaning here."""
+        """See lines.Format. The format ignores `columns`."""
         return _JsonParser(schema, self.json, self.unknown, self.naming)
 
 
-def declared(context: Context) -> JsonLines:
+def declared_format(context: Context) -> JsonLines:
     """See table.SourceCode."""
     kinds = context.columns
     texts = (n for n, kind in kinds.items() if kind.word == "json" and n != REST_COLUMN)
@@ -75,7 +75,7 @@ class _JsonParser:
     ) -> None:
         self._unknown, self._named = unknown, naming.others
         added = {REST_COLUMN} if unknown is Unknown.KEEP else set()
-        # A column is read once for each of its names.
+        # pyarrow reads a column once under each of its names.
         declared = pa.schema(
             field.with_name(name)
             for field in schema if field.name not in added
@@ -88,39 +88,39 @@ class _JsonParser:
         self._texts = JsonTexts(texts, json_columns) if texts else None
         self._values = {field.name: self._value_judge(field) for field in self._maps}
         self._read_columns = pa.schema([field for field in declared if field.name not in texts])
-        self._unnamed = Keys(declared)
-        # Whether pyarrow is asked if the schema names all keys, and whether it just said no.
-        self._asked, self._told = self._texts is None, False
+        self._keys = Keys(declared)
+        # Whether pyarrow checks that the schema names all keys, and whether that check just failed.
+        self._checks_keys, self._unnamed_found = self._texts is None, False
         self._times_as_text = False
         self._set_options()
         self._decode = msgspec.json.Decoder(_struct(self._read_columns)).decode
         self._exact = RecordFaults(self._read_columns, declared)
-        self.finders = (self._refused, self._decimals, self._repeated)
+        self.finders = (self._msgspec_faults, self._decimal_faults, self._repeated_key_faults)
 
     def _set_options(self) -> None:
         fields = [
             pa.field(field.name, as_read(field.type, times_as_text=self._times_as_text))
             for field in self._read_columns
         ]
-        # The strict way costs nothing, and tells that the schema names all keys.
+        # Strict parsing is free, and proves that the schema names all keys.
         self._lax, self._strict = (
             pa.json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior=way)
             for way in ("ignore", "error")
         )
 
     def _value_judge(self, field: pa.Field) -> Judge:
-        """What judges the values of a map, but for keys that the schema does not name."""
+        """The judge of a map's values. It ignores keys that the schema does not name."""
         schema = pa.schema([pa.field(VALUE, field.type.item_type)])
         return partial(judge_lines, _JsonParser(schema, (), Unknown.IGNORE), schema)
 
     def parse(self, lines: RecordLines) -> tuple[pa.Table, dict[int, Fault]]:
         """See lines.Parser.
 
-        pyarrow.json does not go by lines: two objects on a line are two rows, one object on two
-        lines is one. But no value goes on with `{` behind a `}`. So where each line starts with
-        `{` and ends with `}`, none goes on in the next one, and as many rows as lines (the caller
-        counts) are one on each. The same check keeps a leading `null` out, at which pyarrow 26
-        ends the process.
+        pyarrow.json ignores line ends: it reads two objects on a line as two rows, and an object on
+        two lines as one row. But no value continues with `{` after `}`. So if each line starts with
+        `{` and ends with `}`, no object spans two lines. If pyarrow then returns as many rows as
+        lines (the caller counts), each line is one object. The same check keeps out a leading
+        `null`, which crashes pyarrow 26.
         """
         data = np.frombuffer(lines.data, np.uint8)
         _require(lines, data[lines.starts] == ord("{"))
@@ -132,8 +132,8 @@ class _JsonParser:
         except pa.ArrowInvalid as error:
             if self._times_as_text or "to timestamp" not in str(error):
                 raise self._verdict(lines, str(error)) from error
-            # pyarrow.json knows six digits of a second. As text, times take longer and mean the
-            # same; what comes next is read so too, as it is probably alike.
+            # pyarrow.json reads six digits of a second. Reading times as text is slower, with the
+            # same values. Later blocks are probably alike, so they are read as text at once.
             self._times_as_text = True
             self._set_options()
             try:
@@ -142,10 +142,10 @@ class _JsonParser:
                 raise self._verdict(lines, str(error)) from error
         if table.num_rows != len(lines):
             return table, {}
-        return self._completed(table, lines, named)
+        return self._complete(table, lines, named)
 
     def _verdict(self, lines: RecordLines, message: str) -> BadRecords:
-        """What pyarrow says of records. Of one alone, it is said in other words."""
+        """pyarrow's error as a fault. For a single record, semel's own words replace it."""
         if len(lines) == 1 and (fault := self._exact.fault(lines.raw(0))):
             return BadRecords(*fault)
         detail, _, row = message.removeprefix("JSON parse error: ").partition(" in row ")
@@ -157,9 +157,9 @@ class _JsonParser:
         return BadRecords(Reason.malformed, f"not JSON: {detail}", index)
 
     def _read(self, lines: RecordLines) -> tuple[pa.Table, bool]:
-        """What pyarrow reads of the records, and whether the schema surely names all their keys."""
+        """The rows that pyarrow reads, and whether the schema certainly names all their keys."""
         source = pa.BufferReader(lines.buffer())
-        if self._asked:
+        if self._checks_keys:
             try:
                 return pa.json.read_json(
                     source, read_options=_READ, parse_options=self._strict
@@ -168,15 +168,15 @@ class _JsonParser:
                 if not str(error).startswith(_UNNAMED):
                     raise
             source.seek(0)
-            self._told = True
-            # What comes next has such keys too, probably. A sample of it is enough to say so.
-            self._asked = self._unknown is not Unknown.IGNORE
+            self._unnamed_found = True
+            # Later blocks probably have such keys too. `ignored` counts them in a sample.
+            self._checks_keys = self._unknown is not Unknown.IGNORE
         return pa.json.read_json(source, read_options=_READ, parse_options=self._lax), False
 
-    def _completed(
+    def _complete(
         self, table: pa.Table, lines: RecordLines, named: bool
     ) -> tuple[pa.Table, dict[int, Fault]]:
-        """The table with the columns that pyarrow does not read. `named`: see `_read`."""
+        """Add the columns that pyarrow does not read. `named`: see `_read`."""
         faults: dict[int, Fault] = {}
         texts = self._texts.columns(lines) if self._texts is not None else {}
         for name in self._json:
@@ -189,30 +189,30 @@ class _JsonParser:
         if self._unknown is Unknown.KEEP:
             column = pa.nulls(len(lines), pa.string())
             if not named:
-                column, bad = self._unnamed.rest(lines)
+                column, bad = self._keys.unnamed_column(lines)
                 faults = bad | faults
             table = table.append_column(REST_COLUMN, column)
         elif self._unknown is Unknown.QUARANTINE and not named:
-            faults = self._unnamed.faults(lines) | faults
+            faults = self._keys.faults(lines) | faults
         for column, others in self._named.items():
-            table, bad = _merged(table, column, others)
+            table, bad = _merge_names(table, column, others)
             faults = bad | faults
         return table, faults
 
     def ignored(self, lines: RecordLines) -> Ignored:
         """See lines.Parser."""
-        if self._unknown is not Unknown.IGNORE or self._asked or not len(lines):
+        if self._unknown is not Unknown.IGNORE or self._checks_keys or not len(lines):
             return Ignored()
-        surely, self._told = self._told, False
-        return self._unnamed.count(lines, surely=surely)
+        surely, self._unnamed_found = self._unnamed_found, False
+        return self._keys.count(lines, surely=surely)
 
     def clean(self, raw: bytes) -> bytes:
         """See lines.Parser."""
         return raw.strip(_BLANK)
 
-    def _refused(self, lines: RecordLines) -> dict[int, Fault]:
-        """What is wrong with records that msgspec refuses: it takes all that pyarrow takes but for
-        NaN, Infinity and very deep nesting."""
+    def _msgspec_faults(self, lines: RecordLines) -> dict[int, Fault]:
+        """The faults of records that msgspec refuses. msgspec accepts all that pyarrow accepts,
+        except NaN, Infinity and very deep nesting."""
         decode, bad = self._decode, []
         data, bounds = lines.data, zip(lines.starts.tolist(), lines.ends.tolist(), strict=True)
         for at, (start, end) in enumerate(bounds):
@@ -220,59 +220,59 @@ class _JsonParser:
                 decode(data[start:end])
             except (msgspec.MsgspecError, RecursionError):
                 bad.append(at)
-        return self._judged(lines, bad)
+        return self._faults_at(lines, bad)
 
-    def _decimals(self, lines: RecordLines) -> dict[int, Fault]:
-        """The same of records with a decimal that may not fit."""
-        return self._judged(lines, self._exact.doubtful(lines))
+    def _decimal_faults(self, lines: RecordLines) -> dict[int, Fault]:
+        """The faults of records with a decimal that may not fit."""
+        return self._faults_at(lines, self._exact.doubtful(lines))
 
-    def _repeated(self, lines: RecordLines) -> dict[int, Fault]:
-        """The same of records that repeat a key."""
+    def _repeated_key_faults(self, lines: RecordLines) -> dict[int, Fault]:
+        """The faults of records that repeat a key."""
         faults = enumerate(map(self._exact.repeated, lines.data.split(b"\n")[:-1]))
         return {at: fault for at, fault in faults if fault}
 
-    def _judged(self, lines: RecordLines, places: list[int]) -> dict[int, Fault]:
+    def _faults_at(self, lines: RecordLines, places: list[int]) -> dict[int, Fault]:
         faults = zip(places, map(self._exact.fault, lines.raws(places)), strict=True)
         return {at: fault for at, fault in faults if fault}
 
 
 # Keeps P30.
-def _merged(
+def _merge_names(
     table: pa.Table, column: str, others: tuple[str, ...]
 ) -> tuple[pa.Table, dict[int, Fault]]:
-    """The values of a column under all its names; and the records with two of them."""
+    """A column's values from all its names, and the faults of records that use two of them."""
     faults: dict[int, Fault] = {}
     merged, rows = table.column(column), np.arange(table.num_rows)
     for name in others:
         other = table.column(name)
-        given = other.is_valid().to_numpy()
-        for at in np.flatnonzero(given & merged.is_valid().to_numpy()).tolist():
+        valid = other.is_valid().to_numpy()
+        for at in np.flatnonzero(valid & merged.is_valid().to_numpy()).tolist():
             keys = [key for key in (column, *others) if table.column(key)[at].is_valid]
-            both = " and ".join(map(words.quoted, keys))
-            faults[at] = Reason.duplicate_key, f"{both} are both there, and names of one column"
-        if given.any():
+            both = " and ".join(map(words.quote, keys))
+            faults[at] = Reason.duplicate_key, f"{both} are names of the same column"
+        if valid.any():
             both = pa.chunked_array([*merged.chunks, *other.chunks], merged.type)
-            merged = both.take(pa.array(np.where(given, rows + len(rows), rows)))
+            merged = both.take(pa.array(np.where(valid, rows + len(rows), rows)))
     index = table.schema.get_field_index(column)
     return table.set_column(index, column, merged).drop_columns(list(others)), faults
 
 
 def _nameable(name: str) -> bool:
-    """Whether msgspec takes it for a key."""
+    """Whether msgspec accepts the name as a key."""
     return not any(char in '\\"' or char < " " for char in name)
 
 
 def _struct(schema: pa.Schema | pa.StructType) -> type[msgspec.Struct]:
-    """A type that msgspec decodes a record as, or a part of it."""
+    """A msgspec type that decodes a record or an object in it."""
     fields = []
     for at, field in enumerate(schema):
         if _nameable(field.name):
             key = msgspec.field(name=field.name, default=None)
-            fields.append((f"f{at}", _kind(field.type) | None, key))
+            fields.append((f"f{at}", _msgspec_type(field.type) | None, key))
     return msgspec.defstruct("Record", fields, gc=False)
 
 
-def _kind(declared: pa.DataType) -> Any:
+def _msgspec_type(declared: pa.DataType) -> Any:
     if pa.types.is_integer(declared):
         bound = 1 << (declared.bit_width - 1)
         return Annotated[int, msgspec.Meta(ge=-bound, le=bound - 1)]
@@ -285,7 +285,7 @@ def _kind(declared: pa.DataType) -> Any:
     if pa.types.is_struct(declared):
         return _struct(declared)
     if pa.types.is_list(declared):
-        return list[_kind(declared.value_type) | None]
+        return list[_msgspec_type(declared.value_type) | None]
     return str
 
 
@@ -293,5 +293,5 @@ def _require(lines: RecordLines, good: np.ndarray) -> None:
     if not good.all():
         at = int(np.argmin(good))
         start, end = lines.starts[at], lines.ends[at]
-        shown = memoryview(lines.data)[start : min(end, start + RECORD_SHOWN_BYTES)]
-        raise BadRecords(Reason.malformed, no_object(shown), at)
+        beginning = memoryview(lines.data)[start : min(end, start + RECORD_SHOWN_BYTES)]
+        raise BadRecords(Reason.malformed, no_object(beginning), at)

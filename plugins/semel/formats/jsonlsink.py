@@ -1,8 +1,8 @@
-"""JSON Lines as a sink's format: the code of the table's entry, see table.SinkCode. And values as
-texts of JSON for the sinks that publish rows, whole columns at once; both read back by their types.
+"""JSON Lines as a sink's format (see table.SinkCode), and JSON texts for sinks that publish rows.
 
-JSON has text, numbers, flags, lists and objects. Dates and times are ISO 8601 text, decimals their
-digits as text, bytes base64, maps objects.
+It converts whole columns at once; readers restore both by their types. JSON has text, numbers,
+booleans, lists and objects. Dates and times become ISO 8601 text, decimals the text of their
+digits, bytes base64, maps objects.
 """
 
 import mmap
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 JSON_BLOCK_BYTES = 1 << 20
-"""Bytes that pyarrow parses of a JSON Lines file at once, unless a record is longer."""
+"""Bytes of a JSON Lines file that pyarrow parses at once, unless a record is longer."""
 
 _HEAD, _TAIL = len('{"v":'), len("}")
 
@@ -34,7 +34,7 @@ def refusal(kind: pa.DataType) -> str | None:
     """See table.SinkCode."""
     if at.is_map(kind):
         if not at.is_string(kind.key_type):
-            return f"maps whose keys are {kind.key_type}, and JSON has text alone"
+            return f"maps whose keys are {kind.key_type}, but JSON keys are text"
         return refusal(kind.item_type)
     if at.is_struct(kind):
         return next(filter(None, (refusal(field.type) for field in kind)), None)
@@ -43,8 +43,8 @@ def refusal(kind: pa.DataType) -> str | None:
     return None if is_plain(kind) else f"{kind}, which JSON Lines does not have"
 
 
-def held_as(kind: pa.DataType) -> pa.DataType | None:
-    """See table.SinkCode. pyarrow reads no object whose keys it does not know: no maps."""
+def read_back_type(kind: pa.DataType) -> pa.DataType | None:
+    """See table.SinkCode. None for maps: pyarrow reads only objects with declared keys."""
     return None if _holds_map(kind) else _read_as(kind)
 
 
@@ -65,12 +65,12 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
 
 def write(table: pa.Table, file: Any) -> None:
     """See table.SinkCode."""
-    _ready(table).write_ndjson(file)
+    _json_frame(table).write_ndjson(file)
 
 
-def objects(table: pa.Table) -> pa.Array:
-    """Each row as a JSON object, in UTF-8 (large_binary). TerminalError as in `write`."""
-    return _objects(_ready(table))
+def json_objects(table: pa.Table) -> pa.Array:
+    """Each row as a JSON object, in UTF-8 (large_binary). Raises TerminalError as `write` does."""
+    return _objects(_json_frame(table))
 
 
 def _objects(frame: pl.DataFrame) -> pa.Array:
@@ -78,7 +78,7 @@ def _objects(frame: pl.DataFrame) -> pa.Array:
     return texts.cast(pa.large_binary())
 
 
-def _ready(table: pa.Table) -> pl.DataFrame:
+def _json_frame(table: pa.Table) -> pl.DataFrame:
     names = table.column_names
     ready = [_in_json(name, table.column(name).combine_chunks()) for name in names]
     return pl.from_arrow(pa.table(ready, names=names))
@@ -86,9 +86,9 @@ def _ready(table: pa.Table) -> pl.DataFrame:
 
 # Keeps S22.
 def _in_json(name: str, array: pa.Array) -> pa.Array:
-    """A column as JSON can hold it: bytes as base64.
+    """A column in a form that JSON has, such as bytes as base64.
 
-    JSON has no NaN and no infinity; what writes it makes them null without a word.
+    Raises TerminalError for NaN and infinities, which the writer would silently make null.
     """
     kind = array.type
     if at.is_floating(kind) and pc.all(pc.is_finite(array)).as_py() is False:
@@ -111,7 +111,7 @@ def _in_json(name: str, array: pa.Array) -> pa.Array:
         return pa.MapArray.from_arrays(bounds, pairs.field(0), values, mask=array.is_null())
     if at.is_list(kind) or at.is_large_list(kind):
         lists = array.cast(pa.large_list(kind.value_type))
-        # Only what no null hides: so offsets are made anew.
+        # Flattening skips values under null lists, so the offsets are computed again.
         values = _in_json(name, pc.list_flatten(lists))
         bounds = pa.array(np.concatenate(([0], np.cumsum(_sizes(lists)))), pa.int64())
         return pa.LargeListArray.from_arrays(bounds, values, mask=array.is_null())
@@ -127,9 +127,9 @@ def _sizes(lists: pa.Array) -> np.ndarray:
     return pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
 
 
-def reading(path: Path | None, size: int) -> "ds.FileFormat":
-    """See table.SinkCode. A record must not reach over a whole block, and a larger block costs
-    memory and time: it is the smallest one that will do."""
+def dataset_format(path: Path | None, size: int) -> "ds.FileFormat":
+    """See table.SinkCode. A record must not span a whole block, but larger blocks cost memory and
+    time. So this takes the smallest block size that works."""
     return _by_blocks(_block_bytes(path, size))
 
 
@@ -141,8 +141,10 @@ def _by_blocks(size: int) -> "ds.FileFormat":
 
 
 def _block_bytes(path: Path | None, size: int) -> int:
-    """The smallest block size, doubled from JSON_BLOCK_BYTES on, that puts the end of a line into
-    each block but the last. A look at the beginning of each block tells."""
+    """The smallest block size that puts a line end into each block except the last.
+
+    Doubles JSON_BLOCK_BYTES until it fits. Reads only the beginning of each block.
+    """
     block = JSON_BLOCK_BYTES
     if size <= block:
         return block
@@ -155,7 +157,7 @@ def _block_bytes(path: Path | None, size: int) -> int:
     return min(block, BLOCK_BYTES_MAX)
 
 
-def rows(path: Path) -> int:
+def count_rows(path: Path) -> int:
     """See table.SinkCode."""
     with open(path, "rb") as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
@@ -167,26 +169,26 @@ def is_nested(kind: pa.DataType) -> bool:
 
 
 def as_json(name: str, values: pa.Array) -> pa.Array:
-    """Lists, structs and maps as texts of JSON, bytes as base64; null stays null."""
+    """Lists, structs and maps as JSON texts, bytes as base64; null stays null."""
     frame = pl.DataFrame({"v": pl.from_arrow(_in_json(name, values))})
-    # Each is {"v":...}.
+    # Each object is {"v":...}.
     inner = pc.binary_slice(_objects(frame), _HEAD, -_TAIL).cast(pa.large_string())
     return pc.if_else(values.is_valid(), inner, pa.scalar(None, pa.large_string()))
 
 
 def from_json(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """What `as_json` wrote, read back as `kind`."""
-    import duckdb  # It is the readers' and the audit's: no publish needs it.
+    """Read texts of `as_json` back as `kind`."""
+    import duckdb  # For readers and the audit only; publishing does not need it.
 
     with duckdb.connect() as engine:
         engine.execute("SET TimeZone = 'UTC'")
         engine.register("given", pa.table({"v": texts}))
-        found = engine.sql(f"SELECT CAST(CAST(v AS JSON) AS {_in_duckdb(kind)}) AS v FROM given")
-        return _typed(found.to_arrow_table().column(0).combine_chunks(), kind)
+        rows = engine.sql(f"SELECT CAST(CAST(v AS JSON) AS {_in_duckdb(kind)}) AS v FROM given")
+        return _from_duckdb(rows.to_arrow_table().column(0).combine_chunks(), kind)
 
 
 def _in_duckdb(kind: pa.DataType) -> str:
-    """The type of DuckDB that a value in JSON is read as; bytes are text yet."""
+    """The DuckDB type that reads a JSON value; bytes are still text."""
     if at.is_struct(kind):
         parts = (f'"{f.name.replace(chr(34), chr(34) * 2)}" {_in_duckdb(f.type)}' for f in kind)
         return f"STRUCT({', '.join(parts)})"
@@ -208,20 +210,20 @@ _DUCKDB = (
 )  # fmt: skip
 
 
-def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """An array of DuckDB's as `kind`: texts in the place of bytes are base64."""
+def _from_duckdb(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """An array from DuckDB as `kind`; decodes base64 to bytes."""
     if at.is_struct(kind):
-        parts = [_typed(array.field(n), field.type) for n, field in enumerate(kind)]
+        parts = [_from_duckdb(array.field(n), field.type) for n, field in enumerate(kind)]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
     if at.is_map(kind):
-        keys, items = array.keys.cast(kind.key_type), _typed(array.items, kind.item_type)
+        keys, items = array.keys.cast(kind.key_type), _from_duckdb(array.items, kind.item_type)
         return pa.MapArray.from_arrays(array.offsets, keys, items, kind, mask=array.is_null())
     if is_nested(kind):
         offsets = array.offsets
         make = pa.LargeListArray if at.is_large_list(kind) else pa.ListArray
         if at.is_large_list(kind):
             offsets = offsets.cast(pa.int64())
-        values = _typed(array.values, kind.value_type)
+        values = _from_duckdb(array.values, kind.value_type)
         return make.from_arrays(offsets, values, type=kind, mask=array.is_null())
     if is_binary(kind):
         return pl.from_arrow(array).str.decode("base64").to_arrow().cast(kind)
@@ -229,20 +231,20 @@ def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def beyond_json(array: pa.Array, what: str) -> np.ndarray:
-    """The rows in which a value at any depth is such as JSON, or jsonb, does not have.
+    """A mask of the rows with a value, at any depth, that JSON or jsonb cannot hold.
 
-    `what`: `number` for NaN and infinities, `range` for times of years that have not four digits,
-    `nul` for NUL in a text.
+    `what`: `number` for NaN and infinities, `range` for times outside of the years 1 to 9999, `nul`
+    for NUL in a text.
     """
     kind = array.type
     bad = np.zeros(len(array), dtype=bool)
     if what == "number" and at.is_floating(kind):
-        return marked(pc.invert(pc.is_finite(array)))
+        return as_mask(pc.invert(pc.is_finite(array)))
     if what == "nul" and (at.is_string(kind) or at.is_large_string(kind)):
-        return marked(pc.match_substring(array, "\0"))
+        return as_mask(pc.match_substring(array, "\0"))
     if what == "range" and at.is_temporal(kind):
         years = pc.year(array)
-        return marked(pc.or_(pc.less(years, 1), pc.greater(years, 9999)))
+        return as_mask(pc.or_(pc.less(years, 1), pc.greater(years, 9999)))
     if at.is_struct(kind):
         for part in array.flatten():
             bad |= beyond_json(part, what)
@@ -255,6 +257,6 @@ def beyond_json(array: pa.Array, what: str) -> np.ndarray:
     return bad
 
 
-def marked(bad: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """Where a column of flags is true."""
+def as_mask(bad: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """A column of booleans as a mask; null is false."""
     return np.asarray(pc.fill_null(bad, False).to_numpy(zero_copy_only=False), dtype=bool)

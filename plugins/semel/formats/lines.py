@@ -1,4 +1,5 @@
-"""What the formats and the reader of splits share: lines, verdicts, and what a parser does."""
+"""Lines, verdicts and the interface of a parser, which the formats and the reader of splits share.
+"""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -13,14 +14,14 @@ from semel.model.batch import Ignored
 from semel.model.reasons import Reason
 
 Fault = tuple[str, str]
-"""Why a record was rejected: a Reason (or what a later step calls it), and a sentence."""
+"""Why semel rejects a record: a Reason (or the reason of a later step), and a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordLines:
     """Records data[starts[i]:ends[i]], without line ends, none empty.
 
-    In the file they are at `offsets` and take `lengths` bytes, with their line ends.
+    `offsets` and `lengths`: their positions and sizes in the file, with line ends.
     """
 
     data: bytearray | bytes
@@ -43,19 +44,20 @@ class RecordLines:
         )
 
     def without(self, places: Collection[int]) -> "RecordLines":
-        """The records but for some of them."""
+        """The records except those at `places`."""
         if not places:
             return self
-        left = np.ones(len(self), bool)
-        left[list(places)] = False
-        return self.take(left)
+        mask = np.ones(len(self), bool)
+        mask[list(places)] = False
+        return self.take(mask)
 
-    def together(self, taken: np.ndarray) -> "RecordLines":
-        """The records that are marked, with nothing of the others between them. Their bytes move:
-        `data` is changed, and of no use to who has the records of before.
+    def compact(self, mask: np.ndarray) -> "RecordLines":
+        """The records of a mask, adjacent, without the other records between them.
+
+        Changes `data`, which makes older RecordLines of the same `data` useless.
         """
         # Neighbours move together.
-        borders = np.flatnonzero(np.diff(taken, prepend=False, append=False))
+        borders = np.flatnonzero(np.diff(mask, prepend=False, append=False))
         firsts, behinds = borders[::2], borders[1::2]
         lows = self.starts[firsts]
         highs = self.starts[behinds - 1] + self.lengths[behinds - 1]
@@ -65,21 +67,21 @@ class RecordLines:
         for place, low, high in zip(places.tolist(), lows.tolist(), highs.tolist(), strict=True):
             data[place : place + high - low] = data[low:high]
         moved = np.repeat(places - lows, behinds - firsts)
-        left = self.take(taken)
-        return replace(left, starts=left.starts + moved, ends=left.ends + moved)
+        records = self.take(mask)
+        return replace(records, starts=records.starts + moved, ends=records.ends + moved)
 
     def overwrite(self) -> None:
-        """Put line ends in the place of the records."""
+        """Overwrite the records with line ends."""
         bounds = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
         for start, end in bounds:
             self.data[start:end] = b"\n" * (end - start)
 
-    def packed(self) -> "RecordLines":
-        """The records with nothing but line ends between and behind them, in bytes of their own."""
+    def pack(self) -> "RecordLines":
+        """A copy of the records with one line end after each, and nothing else."""
         codes = np.frombuffer(self.data, np.uint8)
-        behind, before = codes[self.ends[:-1]], codes[self.starts[1:] - 1]
+        next_bytes, previous = codes[self.ends[:-1]], codes[self.starts[1:] - 1]
         gaps = self.starts[1:] - self.ends[:-1]
-        close = (gaps == 1) & (before == 10) | (gaps == 2) & (behind == 13) & (before == 10)
+        close = (gaps == 1) & (previous == 10) | (gaps == 2) & (next_bytes == 13) & (previous == 10)
         # Neighbours are copied together.
         firsts = np.concatenate(([0], np.flatnonzero(~close) + 1))
         lasts = np.append(firsts[1:], len(self)) - 1
@@ -92,16 +94,16 @@ class RecordLines:
         return replace(self, data=joined, starts=self.starts + moved, ends=self.ends + moved)
 
     def matching(self, form: str) -> np.ndarray:
-        """The indexes of records in which a pattern (RE2, of bytes) is found, or in what lies
-        behind them before the next one."""
+        """The indexes of records that match a pattern (RE2, of bytes), or where the bytes before
+        the next record do."""
         bounds = pa.py_buffer(np.append(self.starts, self.ends[-1]).astype(np.int32))
         data = [None, bounds, pa.py_buffer(self.data)]
-        found = pc.match_substring_regex(pa.Array.from_buffers(pa.binary(), len(self), data), form)
-        return np.flatnonzero(found.to_numpy(zero_copy_only=False))
+        mask = pc.match_substring_regex(pa.Array.from_buffers(pa.binary(), len(self), data), form)
+        return np.flatnonzero(mask.to_numpy(zero_copy_only=False))
 
     @property
     def span(self) -> tuple[int, int]:
-        """Where the first record starts and the last one ends in `data`."""
+        """The start of the first record and the end of the last one in `data`."""
         return int(self.starts[0]), int(self.ends[-1])
 
     def buffer(self) -> pa.Buffer:
@@ -126,9 +128,9 @@ class RecordLines:
 
 
 class BadRecords(Exception):
-    """The records are not all good. For one record alone, this is the verdict.
+    """At least one of the records is bad. For a single record, this is its verdict.
 
-    `index` is where a bad one probably is. It saves time, and decides nothing.
+    `index` is where a bad record probably is. It only saves time.
     """
 
     def __init__(self, reason: Reason, detail: str, index: int | None = None) -> None:
@@ -139,44 +141,44 @@ class BadRecords(Exception):
 
 
 Finder = Callable[[RecordLines], dict[int, Fault]]
-"""Says what is surely wrong with some of the records, by their index, found all at once.
+"""Finds faults of many records at once; returns them by the records' indexes.
 
-A record that is named is one that `parse` refuses, whatever is around it; what is said of it
-depends on nothing else. Not every bad record needs to be found. The records are clean, packed, and
-UTF-8 without NUL.
+`parse` MUST refuse each record that a finder names, whatever its neighbours are. The fault depends
+on that record alone. A finder may miss bad records. The records are clean, packed, and UTF-8
+without NUL.
 """
 
 
 class Parser(Protocol):
-    """What a format does for a schema; in the task that reads a split, for each block."""
+    """A format's parser for a schema. A task that reads a split calls it for each block."""
 
     header_records: int
-    """Records at the file's start that are not data."""
+    """Records at the start of the file that are not data."""
 
     record_ends: RecordEnds
 
     skips_line_ends: bool
-    """Whether the parse passes over many line ends in less time than over records."""
+    """Whether the parser skips many line ends faster than it parses records."""
 
     finders: tuple[Finder, ...]
-    """From what is found quickly to what takes longer. Each gets what those before it left."""
+    """The cheapest first. Each finder gets the records in which earlier ones found no fault."""
 
     def parse(self, lines: RecordLines) -> tuple[pa.Table, dict[int, Fault]]:
-        """One row for each record, or BadRecords; and the rows that mean nothing, by their index,
-        each with its fault: what is said of such a record depends on nothing around it.
+        """Parse each record into a row, or raise BadRecords.
 
-        If it accepts records, then it accepts each one alone, with the same values: the strict
-        path rests on this.
+        The faults, by row, are of values that mean nothing; no fault depends on other records. If
+        the parser accepts records together, it MUST accept each alone, with the same values. The
+        strict path relies on this.
         """
 
     def ignored(self, lines: RecordLines) -> Ignored:
-        """The keys of good records that were passed over. Called once for each block, behind its
-        parse."""
+        """The keys of good records that the parser skipped. Called once per block, after its parse.
+        """
 
     def clean(self, raw: bytes) -> bytes:
-        """The record for the strict path; empty if it is a blank line. Must not change values.
+        """The record for the strict path; empty for a blank line. MUST NOT change values.
 
-        Only called for a record that begins or ends with white space; others are clean.
+        The caller passes only records that begin or end with white space; others are clean.
         """
 
 
@@ -184,7 +186,7 @@ class Format(Protocol):
     """A declared format: JsonLines or Csv."""
 
     def parser(self, schema: pa.Schema, columns: list[str] | None) -> Parser:
-        """`columns` are the names in the file's header, None where the format has none.
+        """`columns`: the names in the file's header, None for a format without headers.
 
         Raises SpecError for a type that the format cannot hold.
         """

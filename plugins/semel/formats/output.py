@@ -1,6 +1,6 @@
-"""The files of a folder, read back: one by one in bounded pieces, or together as a dataset.
+"""Read output files back: one by one in bounded pieces, or together as a dataset.
 
-pyarrow.dataset brings pandas along, so it is imported by who asks for rows: most want markers.
+pyarrow.dataset imports pandas, so only functions that need it import it: most callers want markers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from semel import limits
 from semel.declare.parts import escaped
-from semel.formats.pieces import PIECE_BYTES_MAX, cut, pieces
+from semel.formats.pieces import PIECE_BYTES_MAX, cut, read_pieces
 from semel.formats.table import sink_format
 from semel.model.manifest import MarkedFile, Published
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-"""The folder of rows without a value, as Hive names it. A text that is equal to it is escaped."""
+"""The folder of rows without a value, as Hive names it. semel escapes a text that equals it."""
 
 BOUNDED = {"batch_size": limits.PIECE_ROWS_MAX, "batch_readahead": 1, "fragment_readahead": 1}
-"""How a dataset is read whose rows need not be read ahead: some row groups or blocks at once."""
+"""Options that make a dataset read a few row groups or blocks at once, without reading ahead."""
 
 
 # Keeps R1.
@@ -36,9 +36,9 @@ def dataset_of(
     schema: pa.Schema,
     disk: "fs.FileSystem | None" = None,
 ) -> "ds.Dataset":
-    """Output files of batches that share the format and partition columns that `declared` has.
+    """Output files of batches that share the format and partition columns of `declared`.
 
-    `disk`: where they are below `sink`, or at their own paths; None: here.
+    Paths are relative to `sink` if it is given. `disk`: their file system, None for the local one.
     """
     import pyarrow.dataset as ds
     import pyarrow.fs as fs
@@ -47,22 +47,24 @@ def dataset_of(
         return ds.dataset(schema.empty_table())
     code, disk = sink_format(declared.format).code(), disk or fs.LocalFileSystem()
 
-    def named(path: str) -> "ds.Expression":
-        """What the folders of a path say of each of its rows. Null's folder has empty texts, too:
-        where files have the column, as those of partial rows do, they tell.
+    def folder_condition(path: str) -> "ds.Expression":
+        """The values of a path's folders as a condition on its rows.
+
+        The folder of nulls also has empty texts: if files have the column, as those of partial rows
+        do, the files decide.
         """
-        found = ds.scalar(True)
+        condition = ds.scalar(True)
         for name, value in folder_values(schema, declared.folders, path).items():
-            one = ds.field(name)
+            column = ds.field(name)
             if value.is_valid or not pa.types.is_string(value.type):
-                found &= one == value if value.is_valid else one.is_null()
-        return found
+                condition &= column == value if value.is_valid else column.is_null()
+        return condition
 
     fragments = [
-        code.reading(sink and sink / file.path, file.bytes).make_fragment(
+        code.dataset_format(sink and sink / file.path, file.bytes).make_fragment(
             str(sink / file.path) if sink else file.path,
             disk,
-            partition_expression=named(file.path),
+            partition_expression=folder_condition(file.path),
         )
         for file in files
     ]
@@ -75,31 +77,30 @@ def rows_of(
 ) -> Iterator[pa.Table]:
     """The rows of an output file of a batch, partition columns included, in bounded pieces.
 
-    `columns`: those of the rows when left out; the windows of its folders may be asked for too.
-    OSError, pa.ArrowException: it cannot be read.
+    `columns`: the default is those of the rows; windows in its folders are allowed too. Raises
+    OSError or pa.ArrowException if the file is unreadable.
     """
     schema, declared = columns_for_readers(marker), marker.spec.sink
     names = columns_in_files(marker).names if columns is None else columns
     wanted = pa.schema([schema.field(name) for name in names])
     if declared.format != "parquet":
-        there = dataset_of(marker.sink, marker.spec.sink, [file], schema)
-        for rows in there.to_batches(columns=wanted.names, **BOUNDED):
+        dataset = dataset_of(marker.sink, marker.spec.sink, [file], schema)
+        for rows in dataset.to_batches(columns=wanted.names, **BOUNDED):
             yield from cut(pa.Table.from_batches([rows]), PIECE_BYTES_MAX)
         return
-    named = folder_values(schema, declared.folders, file.path)
-    values = {name: value for name, value in named.items() if value.is_valid}
-    for rows in pieces(marker.path_of(file), [n for n in wanted.names if n not in values]):
-        found = [_column(rows, field, values) for field in wanted]
-        # Without a column, too, it is as many rows.
-        yield pa.table(found, schema=wanted) if found else pa.Table.from_batches([rows]).select([])
+    folder_scalars = folder_values(schema, declared.folders, file.path)
+    values = {name: value for name, value in folder_scalars.items() if value.is_valid}
+    for rows in read_pieces(marker.path_of(file), [n for n in wanted.names if n not in values]):
+        parts = [_column(rows, field, values) for field in wanted]
+        # Without columns, too, the table keeps its number of rows.
+        yield pa.table(parts, schema=wanted) if parts else pa.Table.from_batches([rows]).select([])
 
 
 def folder_values(
     columns: pa.Schema, folders: Sequence[str], path: str
 ) -> dict[str, pa.Scalar]:
-    """The values of those of `columns` that the folders of a file's path name. Where one is null,
-    and the file has the column, the file tells.
-    """
+    """The values of `columns` in the folders of a file's path. If one is null and the file has the
+    column, the file decides."""
     texts = folder_texts(path.rpartition("/")[0])
     return {
         name: pa.scalar(texts.get(name), pa.string()).cast(columns.field(name).type)
@@ -110,9 +111,9 @@ def folder_values(
 
 # Keeps L9.
 def folder_value(text: str) -> str:
-    """A text as the value in a folder's name. An empty one has null's folder, because Spark reads
-    no folder without a value. One that readers take for null is escaped: DuckDB reads NULL so.
-    """
+    """A text as the value in a folder's name. An empty text gets null's folder, because Spark does
+    not read a folder without a value. Texts that readers treat as null are escaped; DuckDB does so
+    with NULL."""
     if not text:
         return NULL_FOLDER
     if text == NULL_FOLDER or text.lower() == "null":
@@ -121,36 +122,37 @@ def folder_value(text: str) -> str:
 
 
 def folder_texts(folder: str) -> dict[str, str | None]:
-    """What the folders of a path name, as text: `origin=JFK/hour=2013-10-27T02`."""
-    found = (part.split("=", 1) for part in folder.split("/") if "=" in part)
-    return {unquote(k): None if text == NULL_FOLDER else unquote(text) for k, text in found}
+    """The values in the folders of a path, as text: `origin=JFK/hour=2013-10-27T02`."""
+    parts = (part.split("=", 1) for part in folder.split("/") if "=" in part)
+    return {unquote(k): None if text == NULL_FOLDER else unquote(text) for k, text in parts}
 
 
 def _column(rows: pa.RecordBatch, field: pa.Field, values: dict[str, pa.Scalar]) -> pa.Array:
-    """A column of rows as `field`; `values` are the same in all of them."""
+    """A column of rows as `field`. `values`: constants for all rows."""
     at = rows.schema.get_field_index(field.name)
     if field.name in values or at < 0:
         return pa.repeat(values.get(field.name, pa.scalar(None, field.type)), rows.num_rows)
-    return rows.column(at) if rows.column(at).type == field.type else rows.column(at).cast(field.type)
+    column = rows.column(at)
+    return column if column.type == field.type else column.cast(field.type)
 
 
 def columns_in_files(marker: Published) -> pa.Schema:
-    """The columns of a batch's output as its format holds them, and as pyarrow reads them.
+    """The columns of a batch's output, with the types as which pyarrow reads them from its files.
 
-    A column that pyarrow cannot read is left out. Those that are folders have their own type.
+    Columns that pyarrow cannot read are left out. Folders keep their columns' types.
     """
     declared = marker.spec.sink
-    held_as = sink_format(declared.format).code().held_as
+    type_of = sink_format(declared.format).code().read_back_type
     columns = [
-        (f, f.type if f.name in declared.folders else held_as(f.type)) for f in marker.sink_schema
+        (f, f.type if f.name in declared.folders else type_of(f.type)) for f in marker.sink_schema
     ]
     return pa.schema(f.with_type(kind) for f, kind in columns if kind is not None)
 
 
 def columns_for_readers(marker: Published) -> pa.Schema:
-    """The same, and behind them the windows of time that are folders, as text.
+    """The columns in files, followed by the windows of time that are folders, as text.
 
-    A window says nothing that its column does not: rows are the same without it.
+    A window follows from its column's value, so two rows never differ in it alone.
     """
     windows = (pa.field(one.name, pa.string()) for one in marker.spec.sink.windows)
     return pa.schema([*columns_in_files(marker), *windows])

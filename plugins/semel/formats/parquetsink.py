@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 DICTIONARY_BYTES_MAX = 64 << 10
-"""Bytes of a Parquet column's dictionary: columns of many values (ids, times) are found out early,
-which saves a third of the writer's time, and their files are a fifth smaller."""
+"""Bytes of a Parquet column's dictionary. The writer gives up early on columns of many values (ids,
+times), which saves a third of its time; their files are a fifth smaller."""
 
 ROW_GROUP_BYTES = 64 << 20
-"""Bytes of rows in memory (Arrow) of a row group that is written: readers often decode it whole."""
+"""Bytes of rows in memory (Arrow) per row group: readers often decode a whole row group."""
 
 
 def refusal(kind: pa.DataType) -> str | None:
@@ -29,7 +29,7 @@ def refusal(kind: pa.DataType) -> str | None:
     return next(filter(None, map(refusal, inner)), None)
 
 
-def held_as(kind: pa.DataType) -> pa.DataType:
+def read_back_type(kind: pa.DataType) -> pa.DataType:
     """See table.SinkCode."""
     return kind
 
@@ -47,18 +47,18 @@ def write(table: pa.Table, file: Any) -> None:
             writer.write_table(rows)
 
 
-def reading(path: Path | None, size: int) -> "ds.FileFormat":
+def dataset_format(path: Path | None, size: int) -> "ds.FileFormat":
     """See table.SinkCode."""
-    return _of_all()
+    return _parquet_format()
 
 
 @cache
-def _of_all() -> "ds.FileFormat":
-    import pyarrow.dataset as ds  # With pandas: writers need neither.
+def _parquet_format() -> "ds.FileFormat":
+    import pyarrow.dataset as ds  # Imports pandas; writers need neither.
 
     return ds.ParquetFileFormat()
 
 
-def rows(path: Path) -> int:
+def count_rows(path: Path) -> int:
     """See table.SinkCode."""
     return pq.read_metadata(path).num_rows

@@ -1,15 +1,15 @@
 """Turn the bytes of one split into Arrow tables and rejected records.
 
-A block of lines is parsed at once. Where the block is not proven good as a whole, the format's
-finders say of many bad lines at once what is wrong with them; they name only lines that the parse
-refuses. What is left is parsed again, and when that fails too, cut into parts until the bad lines
-stand alone, each judged by the same parse. So the verdict on a record never depends on its
-neighbours, nor on where splits and blocks are cut. Values that a column cannot hold are found
-behind the parse, all at once, and cost their own records alone.
+The parser reads a block of lines at once. If that does not prove all lines good, the format's
+finders name many bad lines at once; they name only lines that the parser refuses. The parser then
+reads the other lines. If it fails again, the block is cut into parts until the bad lines stand
+alone, and the same parser judges each. So the verdict on a record never depends on its neighbours,
+nor on where splits and blocks are cut. After the parse, semel finds all values that a column cannot
+hold, and rejects only their records.
 
-What is refused in every format: invalid UTF-8 and NUL bytes anywhere in the record, numbers that
-are not finite (NaN, Infinity, 1e400) in floating-point columns, records longer than
-RECORD_BYTES_MAX. Timestamps without zone are UTC. A column that is missing or null is null.
+Every format rejects invalid UTF-8 and NUL bytes anywhere in the record, numbers that are not finite
+(NaN, Infinity, 1e400) in floating-point columns, and records longer than RECORD_BYTES_MAX.
+Timestamps without zone are UTC. A missing column is null.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -22,11 +22,11 @@ import pyarrow as pa
 import xxhash
 
 from semel import limits
-from semel.formats.blocks import Oversized, RecordPiece, owned_pieces
+from semel.formats.blocks import Oversized, RecordPiece, record_pieces
 from semel.formats.columns import convert
 from semel.formats.lines import BadRecords, Fault, Finder, Format, Parser, RecordLines
 from semel.formats.rows import Rows
-from semel.formats.selection import NONE, Selection, among
+from semel.formats.selection import NO_OFFSETS, Selection, membership
 from semel.model.batch import Ignored
 from semel.model.reasons import Reason
 
@@ -36,7 +36,7 @@ REJECTED_DETAIL_CHARS_MAX = 200
 __all__ = ["OFFSET", "REJECTED", "Block", "Reason", "printable", "read_split", "with_offset"]
 
 OFFSET = "_semel_offset"
-"""Column (int64) of each table: byte offset in the uncompressed file of the record's first byte."""
+"""Column (int64) of each table: the offset of a record's first byte in the uncompressed file."""
 
 REJECTED = pa.schema(
     [
@@ -47,23 +47,23 @@ REJECTED = pa.schema(
         ("raw", pa.large_binary()),
     ]
 )
-"""Records that are not in the table, in source order. `length` counts the line end, `raw` leaves it
-out; of a record that is too long, `raw` is the first REJECTED_HEAD_BYTES bytes."""
+"""Records that are not in the table, in source order. `length` includes the line end, `raw` does
+not. If a record is too long, `raw` is its first REJECTED_HEAD_BYTES bytes."""
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = 32
-_QUICK = 1  # The number of the parser's first finder, behind that of bytes.
+_QUICK = 1  # The index of the parser's first finder; `_byte_faults` comes before it.
 _NUL: Fault = (Reason.encoding, "expected text, found a NUL byte")
 _NO_UTF8: Fault = (Reason.encoding, "expected text in UTF-8")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """The declared columns in declared order and OFFSET, in source order; what was rejected.
+    """The declared columns in declared order and OFFSET, in source order; and the rejected records.
 
-    `faults` names the rejected ones of `lines` by their index. `bytes_read` counts the bytes of all
-    its lines, blank ones and the header too. `lines` are valid until the next block is asked for.
-    `left_out`: the offsets of records that were not taken, and are in nothing else of it.
+    `faults`: of the rejected ones, by their index in `lines`. `bytes_read`: bytes of all lines,
+    with blank ones and the header. `lines` are valid until the caller takes the next block.
+    `left_out`: offsets of records that the selection skips; the block has nothing else of them.
     """
 
     table: pa.Table
@@ -71,14 +71,15 @@ class Block:
     lines: "RecordLines | Rows"
     bytes_read: int
     ignored: Ignored = Ignored()
-    left_out: np.ndarray = field(default_factory=lambda: NONE)
+    left_out: np.ndarray = field(default_factory=lambda: NO_OFFSETS)
 
     def without(self, offsets: np.ndarray, faults: Iterable[Fault]) -> "Block":
-        """The block without the records at some offsets of its table, which have faults."""
+        """The block without the records at some offsets of its table, which have `faults`."""
         places = np.searchsorted(self.lines.offsets, offsets).tolist()
-        left = self.table.filter(pa.array(~among(self.table.column(OFFSET).to_numpy(), offsets)))
-        more = dict(zip(places, faults, strict=True))
-        return replace(self, table=left, faults=self.faults | more)
+        faulty = membership(self.table.column(OFFSET).to_numpy(), offsets)
+        table = self.table.filter(pa.array(~faulty))
+        added = dict(zip(places, faults, strict=True))
+        return replace(self, table=table, faults=self.faults | added)
 
     def rejected(self) -> pa.Table:
         """The rejected records, as a table of REJECTED."""
@@ -114,16 +115,17 @@ def read_split(
     """Yield the records whose first byte is in [start, end) of the planned range, block by block.
 
     The range starts and ends at a record's border; `start` and `end` may be anywhere in it. The
-    last record is read beyond `end`, never beyond `range_end`. `digest` is updated with exactly
-    the bytes of the lines that the split owns. `range_end` None: a stream (gzip) read to its end
-    by one split; `seek` is not called when `start` is 0. `columns` are from `read_header` (CSV). No
-    value of the columns `exact` may lose digits: two records would become one. `selection`: the
-    records that are taken.
+    last record is read beyond `end`, never beyond `range_end`. If `range_end` is None, one split
+    reads a stream (gzip) to its end, without calling `seek` if `start` is 0. `digest` covers
+    exactly the bytes of the split's own lines. `columns` are from `read_header` (CSV). No value of
+    the columns `exact` may lose digits: two records would become one. `selection`: the records to
+    take.
+
     Raises SourceError for a file that is shorter than the range, or a damaged gzip stream.
     """
     parser = format.parser(schema, columns)
     header = parser.header_records if start == range_start == 0 else 0
-    pieces = owned_pieces(
+    pieces = record_pieces(
         file,
         start=start,
         end=end,
@@ -137,10 +139,10 @@ def read_split(
         if isinstance(piece, Oversized):
             yield _oversized(piece, schema, selection)
             continue
-        lines, left_out = _lines(piece, header), NONE
+        lines, left_out = _lines(piece, header), NO_OFFSETS
         header = 0
         if selection is not None:
-            lines, left_out = selection.of(lines, parser)
+            lines, left_out = selection.select(lines, parser)
         table, faults = judge.judge(lines)
         yield Block(
             table=table,
@@ -160,13 +162,13 @@ def _oversized(piece: Oversized, schema: pa.Schema, selection: Selection | None)
         offsets=np.array([piece.offset]),
         lengths=np.array([piece.length]),
     )
-    taken = selection is None or selection.takes(lines.offsets)[0]
+    selected = selection is None or selection.takes(lines.offsets)[0]
     return Block(
         table=_empty(schema),
-        faults={0: too_long()} if taken else {},
+        faults={0: too_long()} if selected else {},
         lines=lines,
         bytes_read=piece.length,
-        left_out=NONE if taken else lines.offsets,
+        left_out=NO_OFFSETS if selected else lines.offsets,
     )
 
 
@@ -176,15 +178,15 @@ def _lines(piece: RecordPiece, header: int) -> RecordLines:
     ends = piece.ends[header:].copy()
     lengths = ends - starts
     if len(ends):
-        # 1. A BOM is allowed at the start of the file only, and is no part of a record.
+        # 1. A BOM is allowed at the start of the file only, and is not part of a record.
         if piece.offset + starts[0] == 0 and piece.data.startswith(_BOM, 0, int(ends[0])):
             starts[0] += len(_BOM)
             lengths[0] -= len(_BOM)
-        # 2. Take the line ends off, LF and CRLF. Only the last record may lack its LF.
+        # 2. Remove the line ends, LF and CRLF. Only the last record may lack its LF.
         data = np.frombuffer(piece.data, np.uint8, int(ends[-1]))
         ends[:-1] -= 1
         ends[-1] -= data[-1] == 10
-        #    A CR before the CR is no line end, and stays, so that the format can tell.
+        #    A CR before the CR is not part of the line end, and stays for the format to judge.
         crlf = (data[ends - 1] == 13) & (ends > starts)
         if crlf.any():
             ends -= crlf & ((ends - 2 < starts) | (data[ends - 2] != 13))
@@ -202,12 +204,12 @@ def _lines(piece: RecordPiece, header: int) -> RecordLines:
 def judge_lines(
     parser: Parser, schema: pa.Schema, lines: RecordLines
 ) -> tuple[pa.Table, dict[int, Fault]]:
-    """The columns and OFFSET of the good ones of some records, and the faults of the others."""
+    """The columns and OFFSET of the good records, and the faults of the others."""
     return Judge(parser, schema, ()).judge(lines)
 
 
-class _Left:
-    """The packed records of a block that nothing was found wrong with so far, and the faults."""
+class _Remainder:
+    """The packed records of a block without a fault so far, and the faults of the others."""
 
     def __init__(self, lines: RecordLines, faults: dict[int, Fault]) -> None:
         self._faults = faults
@@ -216,32 +218,32 @@ class _Left:
         self._keep(lines.ends > lines.starts)
 
     def leave_out(self, find: Finder) -> bool:
-        """Leave out what is found; whether that is anything."""
-        found = find(self.lines) if len(self.lines) else {}
-        if found:
-            self._faults = self.with_more(found)
+        """Remove the records that `find` names. Returns whether it names any."""
+        faults = find(self.lines) if len(self.lines) else {}
+        if faults:
+            self._faults = self.all_faults(faults)
             good = np.ones(len(self.lines), bool)
-            good[list(found)] = False
+            good[list(faults)] = False
             self._keep(good)
-        return bool(found)
+        return bool(faults)
 
-    def with_more(self, found: dict[int, Fault]) -> dict[int, Fault]:
-        """All faults by their place in the block, with those of records that are left."""
-        places = self._places[list(found)].tolist()
-        return self._faults | dict(zip(places, found.values(), strict=True))
+    def all_faults(self, more: dict[int, Fault]) -> dict[int, Fault]:
+        """All faults by their index in the block, including those of remaining records."""
+        places = self._places[list(more)].tolist()
+        return self._faults | dict(zip(places, more.values(), strict=True))
 
     def _keep(self, good: np.ndarray) -> None:
         self._places = self._places[good]
-        self.lines = self.lines.take(good).packed() if len(self._places) else self.lines.take(good)
+        self.lines = self.lines.take(good).pack() if len(self._places) else self.lines.take(good)
 
 
 class Judge:
-    """Says of each record whether it is good: its row, or its fault."""
+    """Judges each record: returns its row, or its fault."""
 
     def __init__(self, parser: Parser, schema: pa.Schema, exact: Collection[str]) -> None:
         self._parser, self._schema, self._exact = parser, schema, exact
-        # What was so in the last block is so in the next one, probably. It decides no verdict: a
-        # record that is named as bad is one that the parse refuses.
+        # Guesses from the last block. They change no verdict, as a finder names only records that
+        # the parser refuses.
         self._probably_bad = False
         self._needed = _QUICK
 
@@ -255,33 +257,34 @@ class Judge:
                 _check_bytes(lines)
                 return self._parse(lines)
             except BadRecords:
-                pass  # One of them is bad, which one shows below.
+                pass  # The strict path finds the bad ones.
         return self._strictly(lines)
 
     def _strictly(self, lines: RecordLines) -> tuple[pa.Table, dict[int, Fault]]:
-        # 1. Leave out lines that are too long, and blank ones. The rest is packed, because a parse
-        #    reads all that lies between its first and its last line.
-        left = _Left(*self._cleaned(lines))
-        # 2. Leave out what is surely bad, until the rest is good.
+        # 1. Remove lines that are too long, and blank ones. Pack the others, because a parse reads
+        #    all bytes between its first and its last line.
+        remainder = _Remainder(*self._clean(lines))
+        # 2. Remove lines that finders name, until the others are good.
         finders = (_byte_faults, *self._parser.finders)
         needed, self._needed = self._needed, _QUICK
         self._probably_bad = False
         for number, find in enumerate(finders):
-            if left.leave_out(find):
+            if remainder.leave_out(find):
                 self._probably_bad = True
                 self._needed = max(number, _QUICK)
-            if needed <= number < len(finders) - 1 and len(left.lines):
+            if needed <= number < len(finders) - 1 and len(remainder.lines):
                 try:
-                    table, more = self._parse(left.lines)
-                    return table, left.with_more(more)
+                    table, more = self._parse(remainder.lines)
+                    return table, remainder.all_faults(more)
                 except BadRecords:
                     pass
-        # 3. Parse the whole, and then part by part.
-        table, more = self._bisect(left.lines)
-        return table, left.with_more(more)
+        # 3. Parse the remaining lines at once, then part by part.
+        table, more = self._bisect(remainder.lines)
+        return table, remainder.all_faults(more)
 
-    def _cleaned(self, lines: RecordLines) -> tuple[RecordLines, dict[int, Fault]]:
-        """The records as the finders take them, blank and too long ones empty; these faults."""
+    def _clean(self, lines: RecordLines) -> tuple[RecordLines, dict[int, Fault]]:
+        """The records for the finders, with blank and too long ones emptied; and the faults of the
+        latter."""
         codes = np.frombuffer(lines.data, np.uint8)
         starts, ends = lines.starts.copy(), lines.ends.copy()
         long = ends - starts > limits.RECORD_BYTES_MAX
@@ -296,26 +299,27 @@ class Judge:
         return replace(lines, starts=starts, ends=ends), faults
 
     def _bisect(self, lines: RecordLines) -> tuple[pa.Table, dict[int, Fault]]:
-        """Cut until the bad lines stand alone; the stack has the first part at its top."""
+        """Cut until the bad lines stand alone. The first part is at the top of the stack."""
         tables, faults = [_empty(self._schema)], {}
         stack = [(0, len(lines))] if len(lines) else []
         while stack:
-            first, behind = stack.pop()
+            first, end = stack.pop()
             try:
-                table, found = self._parse(lines.take(slice(first, behind)))
+                table, part_faults = self._parse(lines.take(slice(first, end)))
                 tables.append(table)
-                faults |= {first + at: fault for at, fault in found.items()}
+                faults |= {first + at: fault for at, fault in part_faults.items()}
             except BadRecords as bad:
-                if behind - first == 1:
+                if end - first == 1:
                     faults[first] = (bad.reason, bad.detail)
                 else:
-                    stack.extend(reversed(_parts(first, behind, bad.index)))
+                    stack.extend(reversed(_parts(first, end, bad.index)))
         return pa.concat_tables(tables).combine_chunks(), faults
 
     def _parse(self, lines: RecordLines) -> tuple[pa.Table, dict[int, Fault]]:
-        """The declared columns and OFFSET of the records whose values the columns can hold.
+        """The declared columns and OFFSET of the records whose values fit, and the faults of
+        others.
 
-        BadRecords unless all are good but for that.
+        Raises BadRecords if the parser refuses any record.
         """
         table, unmeant = self._parser.parse(lines)
         if table.num_rows != len(lines):
@@ -328,40 +332,40 @@ class Judge:
             for at, why in unfit:
                 faults.setdefault(at, (Reason.type_mismatch, why))
         columns.append(pa.array(lines.offsets, pa.int64()))
-        found = pa.Table.from_arrays(columns, schema=with_offset(self._schema))
+        rows = pa.Table.from_arrays(columns, schema=with_offset(self._schema))
         if faults:
             good = np.ones(len(lines), bool)
             good[list(faults)] = False
-            found = found.filter(pa.array(good))
-        return found, faults
+            rows = rows.filter(pa.array(good))
+        return rows, faults
 
 
-def _parts(first: int, behind: int, index: int | None) -> list[tuple[int, int]]:
-    """Cut [first, behind) into smaller parts; a line that is known to be bad is one of its own."""
-    if index is None or not 0 <= index < behind - first:
-        step = -(-(behind - first) // limits.BISECT_WAYS)
-        cuts = [*range(first, behind, step), behind]
+def _parts(first: int, end: int, index: int | None) -> list[tuple[int, int]]:
+    """Cut [first, end) into smaller parts. The line that is probably bad becomes its own part."""
+    if index is None or not 0 <= index < end - first:
+        step = -(-(end - first) // limits.BISECT_WAYS)
+        cuts = [*range(first, end, step), end]
     else:
         bad = first + index
-        cuts = [first, bad, bad + 1, (bad + 1 + behind) // 2, behind]
+        cuts = [first, bad, bad + 1, (bad + 1 + end) // 2, end]
     return [(low, high) for low, high in pairwise(cuts) if low < high]
 
 
 def too_long() -> Fault:
-    """That a record is longer than RECORD_BYTES_MAX."""
+    """The fault of a record longer than RECORD_BYTES_MAX."""
     return Reason.too_long, f"expected a record of at most {limits.RECORD_BYTES_MAX} bytes"
 
 
 def printable(text: str) -> str:
-    """A fault's sentence as it is shown and kept: one short line."""
+    """A fault's sentence for logs, pages and dead letters: one short line."""
     if not text.isprintable():
         text = "".join(char if char.isprintable() else "?" for char in text)
     return text[:REJECTED_DETAIL_CHARS_MAX]
 
 
 def _byte_faults(lines: RecordLines) -> dict[int, Fault]:
-    """Records that are no text."""
-    found: dict[int, Fault] = dict.fromkeys(lines.matching(r"\x00").tolist(), _NUL)
+    """The faults of records that are not text."""
+    faults: dict[int, Fault] = dict.fromkeys(lines.matching(r"\x00").tolist(), _NUL)
     if not lines.data.isascii():
         places = lines.matching(r"[\x80-\xff]")
         for at, raw in zip(places.tolist(), lines.raws(places), strict=True):
@@ -369,12 +373,12 @@ def _byte_faults(lines: RecordLines) -> dict[int, Fault]:
                 raw.decode()
             except UnicodeDecodeError as error:
                 why = f"found the byte 0x{raw[error.start]:02x} at byte {error.start} of the record"
-                found.setdefault(at, (Reason.encoding, f"{_NO_UTF8[1]}, {why}"))
-    return found
+                faults.setdefault(at, (Reason.encoding, f"{_NO_UTF8[1]}, {why}"))
+    return faults
 
 
 def _check_bytes(lines: RecordLines) -> None:
-    # pyarrow takes a NUL for the end of its input, and lets invalid UTF-8 pass.
+    # pyarrow treats a NUL as the end of its input, and accepts invalid UTF-8.
     if lines.data.find(b"\0", *lines.span) >= 0:
         raise BadRecords(*_NUL)
     buffer = lines.buffer()
@@ -386,7 +390,7 @@ def _check_bytes(lines: RecordLines) -> None:
 
 
 def with_offset(schema: pa.Schema) -> pa.Schema:
-    """The columns of a block's table."""
+    """The columns of a block's table: those of `schema` and OFFSET."""
     return schema.append(pa.field(OFFSET, pa.int64(), nullable=False))
 
 

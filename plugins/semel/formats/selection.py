@@ -1,6 +1,7 @@
-"""Some of a split's records, by their offsets: what a replay leaves out, what an admission takes.
+"""Some of a split's records, by their offsets: a replay leaves some out, an admission takes only
+some.
 
-Records that are left out are counted and hashed, and not parsed.
+semel counts and hashes the records that are left out, but does not parse them.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import numpy as np
 from semel import limits
 from semel.formats.lines import Parser, RecordLines
 
-NONE = np.zeros(0, np.int64)
+NO_OFFSETS = np.zeros(0, np.int64)
 """No offsets."""
 
 _SPACE = 32
@@ -19,39 +20,40 @@ _SPACE = 32
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Selection:
-    """Records by their offsets (int64, ascending). `only`: they are taken, else all the others."""
+    """Records by their offsets (int64, ascending). If `only`, they are taken, else all others."""
 
     offsets: np.ndarray
     only: bool
 
     def takes(self, offsets: np.ndarray) -> np.ndarray:
-        """Which of some ascending offsets are those of records that are taken."""
-        return among(offsets, self.offsets) == self.only
+        """A mask of the taken records, for ascending offsets."""
+        return membership(offsets, self.offsets) == self.only
 
     def without(self, offsets: np.ndarray) -> "Selection":
-        """The same, where the records at some more offsets, in any order, are left out."""
+        """A selection that also leaves out the records at these offsets, in any order."""
         combined = np.setdiff1d if self.only else np.union1d
         return replace(self, offsets=combined(self.offsets, offsets))
 
     # Keeps RP1, RP9.
-    def of(self, lines: RecordLines, parser: Parser) -> tuple[RecordLines, np.ndarray]:
-        """The lines that are taken, with nothing of the others between them, and the offsets of the
-        records that are left out. A blank line is no record. The bytes of the lines are changed.
+    def select(self, lines: RecordLines, parser: Parser) -> tuple[RecordLines, np.ndarray]:
+        """The taken lines, adjacent, and the offsets of the records that are left out.
+
+        A blank line is not a record. Changes the bytes of `lines`.
         """
-        taken = self.takes(lines.offsets)
-        if taken.all():
-            return lines, NONE
-        places = np.flatnonzero(~taken)
+        mask = self.takes(lines.offsets)
+        if mask.all():
+            return lines, NO_OFFSETS
+        places = np.flatnonzero(~mask)
         others = lines.take(places)
         left_out = _records(others, parser.clean)
-        # To overwrite a few costs half of what it costs to move all that is behind the first.
+        # Overwriting a few costs half as much as moving all bytes after the first one.
         if parser.skips_line_ends and 2 * len(places) < len(lines):
             others.overwrite()
-            return lines.take(taken), left_out
-        return lines.together(taken), left_out
+            return lines.take(mask), left_out
+        return lines.compact(mask), left_out
 
 
-EVERYTHING = Selection(offsets=NONE, only=False)
+EVERYTHING = Selection(offsets=NO_OFFSETS, only=False)
 
 
 def _records(lines: RecordLines, clean: Callable[[bytes], bytes]) -> np.ndarray:
@@ -63,12 +65,12 @@ def _records(lines: RecordLines, clean: Callable[[bytes], bytes]) -> np.ndarray:
     return np.delete(lines.offsets, blank) if blank else lines.offsets
 
 
-def among(offsets: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Which of some offsets are chosen ones; both ascend. The cost is that of the few chosen."""
-    found = np.zeros(len(offsets), bool)
+def membership(offsets: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """A mask of the offsets that are chosen; both ascend. The cost is that of the few chosen."""
+    mask = np.zeros(len(offsets), bool)
     if len(offsets):
         first, behind = np.searchsorted(chosen, [offsets[0], offsets[-1] + 1])
         near = chosen[first:behind]
         at = np.searchsorted(offsets, near)
-        found[at[offsets[at] == near]] = True
-    return found
+        mask[at[offsets[at] == near]] = True
+    return mask

@@ -1,4 +1,4 @@
-"""Values that a text format of a sink holds as text, and those that it does not hold."""
+"""Values that a text format of a sink writes as text, and values that it cannot hold."""
 
 import polars as pl
 import pyarrow as pa
@@ -7,10 +7,10 @@ import pyarrow.compute as pc
 from semel.errors import TerminalError
 
 BLOCK_BYTES_MAX = (1 << 31) - 1
-"""The largest block that pyarrow's readers take."""
+"""The largest block that pyarrow's readers accept."""
 
 _YEARS = (1, 9999)
-"""What ISO 8601 has four digits for; readers take no other ones."""
+"""The years that ISO 8601 writes with four digits; readers do not accept others."""
 
 
 def is_binary(kind: pa.DataType) -> bool:
@@ -19,13 +19,13 @@ def is_binary(kind: pa.DataType) -> bool:
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Whether values have no parts, and a form as text that readers know."""
-    known = (
+    """Whether values have no parts, and a text form that readers know."""
+    kinds = (
         pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal128,
         pa.types.is_string, pa.types.is_large_string, pa.types.is_date32, pa.types.is_timestamp,
         pa.types.is_null, is_binary,
     )  # fmt: skip
-    return any(of_kind(kind) for of_kind in known)
+    return any(of_kind(kind) for of_kind in kinds)
 
 
 def as_base64(array: pa.Array) -> pa.Array:
@@ -35,12 +35,12 @@ def as_base64(array: pa.Array) -> pa.Array:
 
 # Keeps S22.
 def check_years(name: str, array: pa.Array) -> None:
-    """TerminalError: a date or time of a year that has not four digits."""
+    """Raises TerminalError for a date or time outside of the years 1 to 9999."""
     ends = pc.min_max(array)
     first, last = (pc.year(ends[end]).as_py() for end in ("min", "max"))
     if first is not None and not _YEARS[0] <= first <= last <= _YEARS[1]:
         raise TerminalError(
             f"the output's column {name!r} holds dates of years {first} to {last}, "
-            f"and as text only {_YEARS[0]} to {_YEARS[1]} can be read; make the others null in the "
-            "last transform's select, or write Parquet"
+            f"but as text, readers accept only {_YEARS[0]} to {_YEARS[1]}; make the others null in "
+            "the last transform's select, or write Parquet"
         )

@@ -1,8 +1,8 @@
-"""Which formats there are, and what each can hold: the one table, for sources and for sinks.
+"""The formats and what each can hold: the one table, for sources and for sinks.
 
-A format is an entry here and the module that the entry names; every other place asks. What is not
-in the table is an error, never another format. Nothing heavy is imported before `code` is asked: a
-declaration is checked, and a DAG made of it, without Arrow.
+A format is an entry here and the module that the entry names; all other code looks it up here. A
+format that is not in the table is an error, never another format. Only `code` imports Arrow: semel
+checks a declaration and builds its DAG without it.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,75 +21,78 @@ if TYPE_CHECKING:
     from semel.formats.lines import Format
 
 CSV_FILE_BYTES = 64 << 20
-"""Bytes of rows in memory (Arrow) that one CSV file is made of at most: a reader parses it at once,
-which takes some four times its size."""
+"""Most bytes of rows in memory (Arrow) in one CSV file. A reader parses it at once, in some four
+times its size."""
 
 OUTPUT_FILE_BYTES = 512 << 20
-"""Bytes of rows in memory (Arrow) that one output file is made of at most."""
+"""Most bytes of rows in memory (Arrow) in one output file."""
 
 _NESTED = "a CSV field cannot hold an array, a map or a struct"
 _WRITE_OTHERS = "; declare format: parquet or jsonl, or take the column apart in a transform"
 
 
 class SourceCode(Protocol):
-    """What the module of a source format has."""
+    """The interface of a source format's module."""
 
-    def declared(self, context: "Context") -> "Format":
-        """The parser's side of `source.format`. Driver and task, often: it must cost little."""
+    def declared_format(self, context: "Context") -> "Format":
+        """The parser's side of `source.format`. The driver and tasks call it often: it MUST be
+        cheap."""
 
 
 class SinkCode(Protocol):
-    """What the module of a sink format has. Each function is pure but for the file it names."""
+    """The interface of a sink format's module. Functions are pure, except for the file they name.
+    """
 
     def refusal(self, kind: "pa.DataType") -> str | None:
-        """Why no column of this type can be written, None where it can. Driver, before any row."""
+        """Why the format cannot write a column of this type. Returns None if it can. Runs in the
+        driver, before any row."""
 
-    def held_as(self, kind: "pa.DataType") -> "pa.DataType | None":
-        """The type as which pyarrow reads such a column back; None: it reads none."""
+    def read_back_type(self, kind: "pa.DataType") -> "pa.DataType | None":
+        """The type as which pyarrow reads such a column back. Returns None if it cannot."""
 
     def write(self, table: "pa.Table", file: Any) -> None:
-        """Write rows to a new file, in a task. TerminalError: a value that the format does not
-        hold, with the column's name."""
+        """Write rows to a new file, in a task. Raises TerminalError, with the column's name, for a
+        value that the format cannot hold."""
 
-    def reading(self, path: Path | None, size: int) -> "ds.FileFormat":
-        """How pyarrow reads this file, of `size` bytes as its marker says. None: it is elsewhere.
-        OSError."""
+    def dataset_format(self, path: Path | None, size: int) -> "ds.FileFormat":
+        """How pyarrow reads this file; its marker has `size`, in bytes. `path` None: the file is
+        not on this machine. Raises OSError."""
 
-    def rows(self, path: Path) -> int:
-        """How many rows a file has, whatever wrote it. OSError, ArrowException."""
+    def count_rows(self, path: Path) -> int:
+        """The number of rows of a file, whatever wrote it. Raises OSError or ArrowException."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFormat:
-    """How the files of a source are written.
+    """The format of a source's files.
 
-    `header`: each file begins with a line that names its columns. `refuses`: the words of types
-    that no field holds, each with the reason. `whole`: whether a file is read once, as one range,
-    because no byte of it tells where a record begins. `sealed`: files are whole when they appear,
-    and hold rows in place of text. `unit`: what positions count. `unknown`: why nothing can be said
-    of columns that the schema does not name.
+    `header`: each file begins with a line that names its columns. `refuses`: words of types that no
+    field holds, each with the reason. `is_one_range`: whether one range covers a file, because no
+    byte shows where a record begins. `sealed`: files are complete when they appear, and hold rows
+    instead of text. `unit`: what positions count. `unknown`: why a declaration cannot set
+    `source.unknown`.
     """
 
     module: str
     header: bool
     refuses: Mapping[str, str] = field(default_factory=dict)
-    whole: Callable[[Any], bool] = lambda declared: False
+    is_one_range: Callable[[Any], bool] = lambda declared: False
     sealed: bool = False
     unit: str = "bytes"
     unknown: str = ""
 
     def code(self) -> Any:
-        """Its module, a `SourceCode`, unless it is `sealed`; with `header` it has `read_header`."""
+        """Its module: a `SourceCode` unless `sealed`. With `header` it also has `read_header`."""
         return import_module(self.module)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinkFormat:
-    """How the files of a sink are written.
+    """The format of a sink's files.
 
-    `refuses`: the words of declared types that no file holds, each with the reason: what `refusal`
-    of the code says of their Arrow types. `held_bytes_max`: bytes of rows in memory (Arrow) that
-    one file is made of at most.
+    `refuses`: words of declared types that no file holds, each with the reason; the module's
+    `refusal` agrees for Arrow types. `held_bytes_max`: most bytes of rows in memory (Arrow) in one
+    file.
     """
 
     name: str
@@ -99,7 +102,7 @@ class SinkFormat:
 
     @property
     def suffix(self) -> str:
-        """How the files' names end."""
+        """The suffix of the files' names."""
         return f".{self.name}"
 
     def code(self) -> SinkCode:
@@ -108,9 +111,9 @@ class SinkFormat:
 
     # Keeps S22.
     def check(self, schema: "pa.Schema", partition_by: tuple[str, ...] = ()) -> None:
-        """Look at the columns before a row is written; those that become folders are not asked.
+        """Check the columns before semel writes a row, except those that become folders.
 
-        TerminalError: files of this format cannot hold one.
+        Raises TerminalError if files of this format cannot hold one.
         """
         for column in schema:
             why = None if column.name in partition_by else self.code().refusal(column.type)
@@ -128,8 +131,8 @@ SOURCES: dict[str, SourceFormat] = {
         header=True,
         refuses=dict.fromkeys(("array", "map", "struct"), _NESTED)
         | {"json": "a CSV field is text; declare it as string"},
-        whole=lambda declared: declared.csv.multiline,
-        unknown="a file whose header does not name exactly the schema's columns is refused",
+        is_one_range=lambda declared: declared.csv.multiline,
+        unknown="semel refuses a file whose header does not name exactly the schema's columns",
     ),
     "parquet": SourceFormat(
         module="semel.formats.parquet",
@@ -137,10 +140,10 @@ SOURCES: dict[str, SourceFormat] = {
         refuses={"json": "a column of Parquet is text; declare it as string"},
         sealed=True,
         unit="rows",
-        unknown="its columns that the schema does not name are not read",
+        unknown="semel does not read columns that the schema does not name",
     ),
 }
-"""The formats of sources, by what `source.format` says."""
+"""The formats of sources, by the value of `source.format`."""
 
 SINKS: dict[str, SinkFormat] = {
     form.name: form
@@ -155,23 +158,23 @@ SINKS: dict[str, SinkFormat] = {
         ),
     )
 }
-"""The formats of sinks, by what `sink.format` says."""
+"""The formats of sinks, by the value of `sink.format`."""
 
 
 def source_format(name: str) -> SourceFormat:
-    """The entry of a source's format. TerminalError: there is none."""
+    """The entry of a source's format. Raises TerminalError if the table has no such format."""
     return _entry(SOURCES, "source", name)
 
 
 def sink_format(name: str) -> SinkFormat:
-    """The entry of a sink's format. TerminalError: there is none."""
+    """The entry of a sink's format. Raises TerminalError if the table has no such format."""
     return _entry(SINKS, "sink", name)
 
 
 def _entry(table: Mapping[str, Any], side: str, name: str) -> Any:
     if name not in table:
         raise TerminalError(
-            f"{side}.format {name!r} is not one of those that this semel knows: "
-            f"{', '.join(table)}; declare one of them, or take the semel that wrote it"
+            f"{side}.format: this version of semel does not have {name!r}, only "
+            f"{', '.join(table)}. Declare one of them, or use the version that wrote it"
         )
     return table[name]

@@ -1,5 +1,6 @@
-"""What is wrong with a value, in the words of its user: `flight: expected a whole number, found
-"N/A"`. What is shown of a record is short, and holds no control characters.
+"""Sentences about a bad value for its user: `flight: expected a whole number, found "N/A"`.
+
+Excerpts of a record are short, without control characters.
 """
 
 from collections.abc import Iterable
@@ -10,13 +11,13 @@ import pyarrow as pa
 from semel.declare.naming import nearest
 
 FOUND_CHARS_MAX = 40
-"""Characters of a value that it shows: enough to see what it is, and little of what is private."""
+"""Characters of a value in a sentence: enough to recognise it, with little private data."""
 
 RECORD_SHOWN_CHARS = 100
-"""Characters of a record that are shown: a line of a log is 110, as Airflow's page wraps none."""
+"""Characters of a record in a message. Log lines have 110, as Airflow's page does not wrap."""
 
 RECORD_SHOWN_BYTES = 512
-"""Bytes of a record that are read to show its beginning."""
+"""Bytes of a record that semel reads to show its beginning."""
 
 _CUT = "..."
 _RECORD_CHARS = RECORD_SHOWN_CHARS + len(_CUT)
@@ -27,39 +28,39 @@ DATE = "a date such as 2026-01-31"
 BASE64 = "base64 with its padding"
 
 
-def misfit(place: str, expected: str, found: str) -> str:
-    """The sentence. `place` is a column, or something in it; `found` is as it is to be shown."""
-    return f"{place}: expected {expected}, found {found}"
+def misfit(place: str, expected: str, excerpt: str) -> str:
+    """The sentence. `place`: a column, or a value in it. `excerpt`: the value's."""
+    return f"{place}: expected {expected}, found {excerpt}"
 
 
-def near(name: str, there: Iterable[str]) -> str:
-    """What is said where a file lacks a column and has one of almost that name; else nothing."""
-    if (other := nearest(name, there)) is None:
+def similar_name_hint(name: str, names: Iterable[str]) -> str:
+    """A hint if a file lacks a column but has one of almost that name; otherwise empty."""
+    if (other := nearest(name, names)) is None:
         return ""
     return (
-        f", which has {other!r}: names are compared letter by letter. Declare that name in "
-        "source.schema, or let its writer write the declared one"
+        f", which has {other!r}: semel compares names letter by letter. Declare that name in "
+        "source.schema, or have its writer write the declared one"
     )
 
 
-def shown(text: str, chars_max: int = FOUND_CHARS_MAX) -> str:
-    """A text, cut and escaped, without quotes around it."""
+def excerpt(text: str, chars_max: int = FOUND_CHARS_MAX) -> str:
+    """A text, shortened and escaped, without quotes around it."""
     cut = text[:chars_max]
     if not cut.isprintable():
         cut = "".join(map(_escaped, cut))
     return cut + _CUT if len(text) > chars_max else cut
 
 
-def record(raw: bytes) -> str:
-    """The beginning of a record, as it is shown; bytes that are no text are `\\xff`."""
+def record_excerpt(raw: bytes) -> str:
+    """The beginning of a record for a message; bytes that are not text appear as `\\xff`."""
     text = raw[:RECORD_SHOWN_BYTES].decode(errors="backslashreplace")
-    text = shown(text, RECORD_SHOWN_CHARS)
-    # What was escaped is longer.
+    text = excerpt(text, RECORD_SHOWN_CHARS)
+    # Escapes make the text longer.
     return text if len(text) <= _RECORD_CHARS else text[:RECORD_SHOWN_CHARS] + _CUT
 
 
-def quoted(text: str) -> str:
-    """The same in quotes."""
+def quote(text: str) -> str:
+    """A text, shortened and escaped, in quotes."""
     cut = text[:FOUND_CHARS_MAX]
     if '"' in cut or "\\" in cut or not cut.isprintable():
         cut = "".join("\\" + char if char in '"\\' else _escaped(char) for char in cut)
@@ -70,13 +71,13 @@ def _escaped(char: str) -> str:
     return char if char.isprintable() else char.encode("unicode_escape").decode()
 
 
-def all_quoted(texts: Iterable[str | None]) -> list[str]:
-    """The same of many."""
-    return ["nothing" if text is None else quoted(text) for text in texts]
+def quote_all(texts: Iterable[str | None]) -> list[str]:
+    """Texts in quotes; "nothing" for None."""
+    return ["nothing" if text is None else quote(text) for text in texts]
 
 
-def expected(kind: pa.DataType) -> str:
-    """What a column of a type holds."""
+def expected_value(kind: pa.DataType) -> str:
+    """The values that a column of a type holds."""
     if pa.types.is_integer(kind):
         return "a whole number"
     if pa.types.is_floating(kind):
@@ -101,8 +102,8 @@ def expected(kind: pa.DataType) -> str:
     return "text"
 
 
-def within(kind: pa.DataType) -> str:
-    """The same, for a number that its type is too small for."""
+def expected_range(kind: pa.DataType) -> str:
+    """The values that a column holds, for a number that its type is too small for."""
     if pa.types.is_integer(kind):
         bits = kind.bit_width - 1
         if bits > _BITS_WRITTEN_OUT:
@@ -110,4 +111,4 @@ def within(kind: pa.DataType) -> str:
         return f"a whole number from {-(1 << bits)} to {(1 << bits) - 1}"
     if pa.types.is_floating(kind):
         return f"a number up to {np.finfo(kind.to_pandas_dtype()).max:.2g}"
-    return expected(kind)
+    return expected_value(kind)

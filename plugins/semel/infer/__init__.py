@@ -1,1 +1,1 @@
-"""What sample files say of a new pipeline, for `semel new`. Neither ledger nor Spark is asked."""
+"""Infer a new pipeline from sample files, for `semel new`. It needs neither ledger nor Spark."""

@@ -1,7 +1,7 @@
-"""Which columns identify a record, and which one has its time: proposed from names and values.
+"""Propose the record id and the record time from the names and values of columns.
 
-A wrong record id loses records: those that share it are dropped as repeats. So a column is proposed
-only if the sample bears it out and its name says that it is an id; others are named in a comment.
+A wrong record id loses records, because semel drops those that share it as repeats. So it proposes
+a column only if its name is that of an id and its values are unique. A comment lists the others.
 """
 
 import itertools
@@ -31,10 +31,10 @@ _OTHERS_MAX = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ProposedId:
-    """`record_id`: the proposed columns, none by position. `others`: what is unique as well.
+    """`record_id`: the proposed columns, empty for positions. `others`: further unique columns.
 
-    `repeats`: records of the sample that are exactly like an earlier one. `counts_from_one`: the
-    id's values are 1, 2, 3 and so on, as they are when each file counts by itself.
+    `repeats`: records of the sample that equal an earlier one. `counts_from_one`: the id's values
+    are 1, 2, 3 and so on, perhaps because each file numbers its own records.
     """
 
     record_id: tuple[str, ...] = ()
@@ -44,16 +44,16 @@ class ProposedId:
 
 
 def words(name: str) -> set[str]:
-    """The words of a column's name: `orderId`, `order-id` and `ORDER_ID` are order and id."""
+    """The words of a column's name: order and id for `orderId`, `order-id` and `ORDER_ID`."""
     parts = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name)
-    found = {word for word in re.split(r"[^a-z0-9]+", parts.lower()) if word}
-    return found | {"id"} if any(map(_JOINED.fullmatch, found)) else found
+    separate = {word for word in re.split(r"[^a-z0-9]+", parts.lower()) if word}
+    return separate | {"id"} if any(map(_JOINED.fullmatch, separate)) else separate
 
 
 def identity(texts: pa.Table, guesses: Mapping[str, Guess]) -> ProposedId:
-    """What identifies the records, whose values are texts: columns that have a guess.
+    """The proposed id of records with text values, among the columns with a guess.
 
-    Records that repeat another one exactly are what a record id is for: they are left out.
+    It ignores exact repeats of a record, because a record id exists to drop these.
     """
     able = [name for name in texts.column_names if name in guesses and guesses[name].identifies]
     frame = pl.from_arrow(texts.select([*able, *(n for n in texts.column_names if n not in able)]))
@@ -65,42 +65,44 @@ def identity(texts: pa.Table, guesses: Mapping[str, Guess]) -> ProposedId:
         key=lambda name: (name.lower() not in _ID, texts.column_names.index(name)),
     )
     parts = [name for name in able if words(name) & (_ID | _PART_OF_ID)]
-    found = (named[0],) if named else next(_pairs(distinct, parts), ())
+    best = (named[0],) if named else next(_pairs(distinct, parts), ())
     others = [(name,) for name in [*named, *(n for n in alone if n not in named)]]
-    if not alone and not found:
+    if not alone and not best:
         others = _pairs(distinct, [*parts, *(name for name in able if name not in parts)])
     return ProposedId(
-        record_id=found,
-        others=tuple(itertools.islice((one for one in others if one != found), _OTHERS_MAX)),
+        record_id=best,
+        others=tuple(itertools.islice((pair for pair in others if pair != best), _OTHERS_MAX)),
         repeats=repeats,
-        counts_from_one=len(found) == 1 and _counts(texts.column(found[0]), guesses[found[0]]),
+        counts_from_one=len(best) == 1 and _counts_up(texts.column(best[0]), guesses[best[0]]),
     )
 
 
 def record_time(guesses: Mapping[str, Guess]) -> str | None:
-    """The column of a record's own time: never null, and named like what a repeat brings again."""
+    """The column of a record's own time: never null, and with a name like `created_at`, not
+    `updated_at`, because a repeat must have the same time. Returns None if there is none.
+    """
     able = [
         (ddl.parse(guess.type).word != "timestamp", name)
         for name, guess in guesses.items()
         if guess.type in ("timestamp", "date") and not guess.nulls and not guess.exceptions
         if words(name) & _TIME and not words(name) & _CHANGES
     ]
-    return min(able, key=lambda one: one[0])[1] if able else None
+    return min(able, key=lambda pair: pair[0])[1] if able else None
 
 
 def _pairs(frame: pl.DataFrame, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Two of the first columns that are unique together, one of them named like an id."""
-    for one in itertools.combinations(names[:_PAIRED_MAX], 2):
-        if (words(one[0]) | words(one[1])) & _ID and _unique(frame, list(one)):
-            yield one
+    """Pairs of the first columns that are unique together, if one column has an id's name."""
+    for pair in itertools.combinations(names[:_PAIRED_MAX], 2):
+        if (words(pair[0]) | words(pair[1])) & _ID and _unique(frame, list(pair)):
+            yield pair
 
 
 def _unique(frame: pl.DataFrame, names: list[str]) -> bool:
     return frame.height > 1 and frame.select(names).n_unique() == frame.height
 
 
-def _counts(column: pa.ChunkedArray, guess: Guess) -> bool:
-    """Whether whole numbers are 1, 2, 3 and so on, or begin with 0, in any order."""
+def _counts_up(column: pa.ChunkedArray, guess: Guess) -> bool:
+    """True if the values are the whole numbers 1, 2, 3 and so on, or from 0, in any order."""
     if guess.type != "bigint":
         return False
     numbers = pc.utf8_trim_whitespace(column).cast(pa.int64())

@@ -1,4 +1,4 @@
-"""What the samples' paths say: the pattern of the source, and the dates in the files' names."""
+"""Infer the pattern of the source, and the dates in files' names, from the samples' paths."""
 
 import glob
 import os
@@ -16,46 +16,46 @@ _NOT_IN_A_NUMBER = r"(?<![0-9]){}(?![0-9])"
 
 @dataclass(frozen=True, kw_only=True)
 class Dates:
-    """Where a file's time is read, and how often a file comes: a word for `schedule`."""
+    """`pattern`: for `interval_from`. `schedule`: how often a file comes, or None if unknown."""
 
     pattern: str
     schedule: str | None
 
 
 def _forms() -> list[tuple[re.Pattern[str], str, str]]:
-    """How dates are written in names, the longest first: form, strptime's words, schedule."""
-    found = []
+    """The forms of dates in names, the longest first: regex, strptime's format, schedule."""
+    templates = []
     for sep in ("-", "_", ".", ""):
         day, words = f"{_Y}{sep}{_M}{sep}{_D}", f"%Y{sep}%m{sep}%d"
         for mid in ("T", "-", "_", "t", "."):
-            found.append((f"{day}{mid}{_H}[-_.]{_MIN}", words + mid + "%H{}%M", "@hourly"))
-            found.append((f"{day}{mid}{_H}{_MIN}", words + mid + "%H%M", "@hourly"))
-            found.append((f"{day}{mid}{_H}", words + mid + "%H", "@hourly"))
+            templates.append((f"{day}{mid}{_H}[-_.]{_MIN}", words + mid + "%H{}%M", "@hourly"))
+            templates.append((f"{day}{mid}{_H}{_MIN}", words + mid + "%H%M", "@hourly"))
+            templates.append((f"{day}{mid}{_H}", words + mid + "%H", "@hourly"))
         if not sep:
-            found.append((f"{day}{_H}", words + "%H", "@hourly"))
-        found.append((day, words, "@daily"))
+            templates.append((f"{day}{_H}", words + "%H", "@hourly"))
+        templates.append((day, words, "@daily"))
         if sep:
-            found.append((f"{_Y}{sep}{_M}", f"%Y{sep}%m", "@monthly"))
+            templates.append((f"{_Y}{sep}{_M}", f"%Y{sep}%m", "@monthly"))
     forms = []
-    for form, strptime, schedule in found:
+    for form, strptime, schedule in templates:
         form = form.replace(".", r"\.") if "." in strptime else form
         forms.append((re.compile(_NOT_IN_A_NUMBER.format(form)), strptime, schedule))
     return forms
 
 
 def dates_in(names: Sequence[str]) -> Dates | None:
-    """The one pattern that gives the time of each name back. None: the names have none.
+    """The pattern that fits the date in every name. Returns None if there is no such pattern.
 
-    What else differs between the names has no place in such a pattern.
+    The names must not differ in anything except the date.
     """
     for form, words, schedule in _FORMS:
-        found = form.search(names[0])
-        if found is None:
+        match = form.search(names[0])
+        if match is None:
             continue
         if "{}" in words:
-            words = words.format(found[0][-3])
-        before, behind = names[0][: found.start()], names[0][found.end() :]
-        pattern = before.replace("%", "%%") + words + behind.replace("%", "%%")
+            words = words.format(match[0][-3])
+        prefix, suffix = names[0][: match.start()], names[0][match.end() :]
+        pattern = prefix.replace("%", "%%") + words + suffix.replace("%", "%%")
         if all(_reads(pattern, name) for name in names):
             return Dates(pattern=pattern, schedule=schedule)
     return None
@@ -72,23 +72,23 @@ def _reads(pattern: str, name: str) -> bool:
 
 
 def source_pattern(paths: Sequence[PurePosixPath]) -> str:
-    """The glob that finds all the paths, and those that come: over what differs between them.
+    """The glob that finds all the paths and later ones: `*` replaces the parts that differ.
 
-    Of one path alone, over its date and its numbers. `paths` are of one root.
+    For a single path, `*` replaces its date and its numbers. `paths` are relative to one root.
     """
     folders = _folders([path.parent.parts for path in paths])
     names = [path.name for path in paths]
     return str(PurePosixPath(*folders, _name(sorted(set(names)))))
 
 
-def _folders(several: list[tuple[str, ...]]) -> list[str]:
-    first = several[0]
-    if len({*map(len, several)}) == 1:
+def _folders(folders: list[tuple[str, ...]]) -> list[str]:
+    first = folders[0]
+    if len({*map(len, folders)}) == 1:
         return [
             _escaped(level[0]) if len(set(level)) == 1 else "*"
-            for level in zip(*several, strict=True)
+            for level in zip(*folders, strict=True)
         ]
-    common = os.path.commonprefix(several)
+    common = os.path.commonprefix(folders)
     return [*map(_escaped, first[: len(common)]), "**"]
 
 
@@ -98,53 +98,53 @@ def _name(names: list[str]) -> str:
         return _join(names[0], names)
     if len(names) == 1:
         return _escaped(names[0])
-    before = os.path.commonprefix(names)
-    behind = os.path.commonprefix([name[len(before) :][::-1] for name in names])[::-1]
-    # A number or word that is cut would be another one in the next name.
-    before = re.sub(r"[A-Za-z0-9]*$", "", before)
-    behind = behind[re.search(r"[^A-Za-z0-9]|$", behind).start() :]
-    if not behind and all(re.search(r"\.[A-Za-z]+(\.gz)?$", name) for name in names):
+    prefix = os.path.commonprefix(names)
+    suffix = os.path.commonprefix([name[len(prefix) :][::-1] for name in names])[::-1]
+    # Do not cut within a number or word, because the next name may have another one.
+    prefix = re.sub(r"[A-Za-z0-9]*$", "", prefix)
+    suffix = suffix[re.search(r"[^A-Za-z0-9]|$", suffix).start() :]
+    if not suffix and all(re.search(r"\.[A-Za-z]+(\.gz)?$", name) for name in names):
         endings = {re.search(r"(\.[A-Za-z]+)(\.gz)?$", name)[1] for name in names}
-        behind = f"{endings.pop()}*" if len(endings) == 1 else ""
-        return f"{_escaped(before)}*{behind}"
-    return f"{_escaped(before)}*{_escaped(behind)}"
+        suffix = f"{endings.pop()}*" if len(endings) == 1 else ""
+        return f"{_escaped(prefix)}*{suffix}"
+    return f"{_escaped(prefix)}*{_escaped(suffix)}"
 
 
 def _shape(name: str) -> str:
-    """A name but for its numbers."""
+    """A name with 0 in place of each number, if the numbers are dates or counts."""
     return _NUMBER.sub("0", name) if _dates_or_counts(name) else name
 
 
 def _dates_or_counts(name: str) -> bool:
-    """Whether its numbers stand apart: `part-0001`, `2024-01-01`, and not `s3` or `v2`."""
+    """True if a number stands apart or has 3 digits: `part-0001`, `2024-01-01`, not `s3`, `v2`."""
     return bool(re.search(r"(?:^|[^A-Za-z0-9])[0-9]+(?:[^A-Za-z0-9]|$)", name)) or bool(
         re.search(r"[0-9]{3,}", name)
     )
 
 
 def _join(name: str, names: list[str]) -> str:
-    """The name, a `*` in the place of each number that differs, or of all in a single one."""
-    numbers = [_NUMBER.findall(one) for one in names]
+    """The name with `*` for each number that differs. A single name: for all its numbers."""
+    numbers = [_NUMBER.findall(each) for each in names]
     differs = [len(names) == 1 or len(set(column)) > 1 for column in zip(*numbers, strict=True)]
     pieces, at = [], 0
-    for found, other in zip(_NUMBER.finditer(name), differs, strict=True):
-        pieces += [_escaped(name[at : found.start()]), "*" if other else found[0]]
-        at = found.end()
+    for number, other in zip(_NUMBER.finditer(name), differs, strict=True):
+        pieces += [_escaped(name[at : number.start()]), "*" if other else number[0]]
+        at = number.end()
     pattern = "".join([*pieces, _escaped(name[at:])])
-    # A date is one thing: 2024-01-* would end with January.
-    dated = next((form for form, *_ in _FORMS if form.search(name)), None)
-    if dated is not None:
-        found = dated.search(name)
-        outer = _escaped(name[: found.start()]), _escaped(name[found.end() :])
-        pattern = "*".join(outer) if len(names) == 1 or _same_but(found, names) else pattern
+    # Replace a date as a unit: 2024-01-* would end with January.
+    form = next((form for form, *_ in _FORMS if form.search(name)), None)
+    if form is not None:
+        date = form.search(name)
+        outer = _escaped(name[: date.start()]), _escaped(name[date.end() :])
+        pattern = "*".join(outer) if len(names) == 1 or _same_except(date, names) else pattern
     return re.sub(r"\*(?:[-_.:T]?\*)+", "*", pattern)
 
 
-def _same_but(found: re.Match[str], names: list[str]) -> bool:
-    """Whether the names differ in the date alone."""
-    return len({(one[: found.start()], one[found.end() :]) for one in names}) == 1
+def _same_except(date: re.Match[str], names: list[str]) -> bool:
+    """True if the names differ only in the date."""
+    return len({(name[: date.start()], name[date.end() :]) for name in names}) == 1
 
 
 def _escaped(text: str) -> str:
-    """A text as a glob finds it; `?` for a character that no declaration may hold."""
+    """A text for a glob, with `?` for each character that a declaration does not allow."""
     return "".join(char if char.isprintable() else "?" for char in glob.escape(text))

@@ -1,4 +1,4 @@
-"""The type of JSON values that have parts: arrays and objects."""
+"""The type of JSON arrays and objects."""
 
 import re
 
@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 NEW_FIELDS_MAX = 64
-"""Fields of a struct that it declares: more are data, and the column keeps their text."""
+"""Fields of a struct that it declares. An object with more is data, and its column keeps text."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DEPTH_MAX = 8
@@ -20,10 +20,10 @@ _SCALARS = (
 
 
 def nested_type(texts: pa.Array) -> str | None:
-    """The array or struct that all the texts are values of, in the words of a schema.
+    """The array or struct type, in a schema's notation, that fits all the texts.
 
-    None: they are of different kinds, or of one that no type tells well: empty objects, keys that
-    are data, names that no type can hold. Times in them are `string`.
+    Returns None if the texts are of different kinds, or if no type describes them well: empty
+    objects, keys that are data, names that no type allows. Times within them are `string`.
     """
     nested = pc.match_substring_regex(texts, r"^[\[{]")
     texts = texts.filter(nested)

@@ -1,4 +1,4 @@
-"""Samples read by semel's own parser, as stage will read the files."""
+"""Read samples with semel's own parser, as stage will read the files."""
 
 import io
 from collections.abc import Collection, Iterator
@@ -17,7 +17,7 @@ def blocks(
     columns: list[str] | None = None,
     exact: Collection[str] = (),
 ) -> Iterator[Block]:
-    """The records of a small file, block by block. See `read_split`."""
+    """Yield the records of a small file. See `read_split`."""
     return read_split(
         io.BytesIO(data),
         start=0,

@@ -1,4 +1,4 @@
-"""The commented YAML of a draft."""
+"""Write a draft as YAML with comments."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from semel.errors import SpecError
 from semel.infer.draft import PipelineDraft, Trial
 from semel.infer.sample import Samples
 from semel.infer.types import Guess
-from semel.sources.files.listing import shown
+from semel.sources.files.listing import printable_path
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z0-9_.]+)*|(decimal\([0-9,]+\))")
 _WORDS = {"yes", "no", "on", "off", "true", "false", "null"}
@@ -17,165 +17,165 @@ _EXAMPLE_CHARS = 40
 _LEFT_OUT_NAMED = 5
 
 
-def yaml_of(made: PipelineDraft, tried: Trial, samples: Samples) -> str:
-    """The file's text. SpecError: it would be larger than a pipeline's file may be."""
-    text = _text(made, tried, samples, _comment)
+def yaml_of(draft: PipelineDraft, trial: Trial, samples: Samples) -> str:
+    """The file's text. Raises SpecError if it is larger than a pipeline's file may be."""
+    text = _text(draft, trial, samples, _comment)
     if len(text.encode()) > SPEC_BYTES_MAX:
-        # Of a thousand columns nobody reads the comments. A name that begins with # is quoted.
-        lines = _text(made, tried, samples, lambda _: "").splitlines()
+        # Leave the comments out. YAML quotes a name that begins with #, so it is not lost here.
+        lines = _text(draft, trial, samples, lambda _: "").splitlines()
         text = "\n".join(line for line in lines if not line.lstrip().startswith("#")) + "\n"
     if (size := len(text.encode())) > SPEC_BYTES_MAX:
         raise SpecError(
-            f"{len(made.guesses):,} columns make a declaration of {size >> 10} KiB, and a "
-            f"pipeline's file has {SPEC_BYTES_MAX >> 10} KiB at most; leave columns out of "
+            f"{len(draft.guesses):,} columns make a declaration of {size >> 10} KiB, and a "
+            f"pipeline's file has {SPEC_BYTES_MAX >> 10} KiB at most. Leave columns out of "
             "the files, or put them into one JSON object"
         )
     return text
 
 
 def _text(
-    made: PipelineDraft, tried: Trial, samples: Samples, comment: Callable[[Guess], str]
+    draft: PipelineDraft, trial: Trial, samples: Samples, comment: Callable[[Guess], str]
 ) -> str:
-    document = made.document()
+    document = draft.document()
     source = document["source"]
     lines = [
         f"# Drafted by `semel new` from {samples}.",
-        f"# Of these, semel read {tried.records:,} records and quarantined {tried.quarantined:,}.",
-        "# Every key is explained in docs/pipelines.md.",
+        f"# Of these, semel read {trial.records:,} records and quarantined {trial.quarantined:,}.",
+        "# docs/pipelines.md explains every key.",
         "# The DAG has this name too. The catalog of record ids depends on it: never change it.",
-        f"name: {scalar(made.name)}",
+        f"name: {scalar(draft.name)}",
     ]
     if "schedule" in document:
         lines += [
-            "# In UTC. A DAG with a schedule arrives paused in Airflow.",
+            "# In UTC. In Airflow, a DAG with a schedule arrives paused.",
             f"schedule: {scalar(document['schedule'])}",
         ]
     lines += [
         "source:",
         "  type: files",
         "  # Relative to the data folder.",
-        f"  path: {scalar(made.path)}",
-        f"  format: {made.dialect.format}",
+        f"  path: {scalar(draft.path)}",
+        f"  format: {draft.dialect.format}",
     ]
     if "csv" in source:
         shown_csv = ", ".join(f"{key}: {scalar(value)}" for key, value in source["csv"].items())
         lines.append(f"  csv: {{{shown_csv}}}")
-    lines += _selection(made)
-    lines += _waiting(made)
-    lines += _unknown(made)
+    lines += _selection(draft)
+    lines += _waiting(draft)
+    lines += _unknown(draft)
     lines += [
         "  # A value that does not fit its type sends its record to the dead letters. A batch with",
         "  # more of them than limits.quarantine_ratio_max (0.05) stops.",
         "  schema:",
         *(f"    {scalar(name)}: {scalar(guess.type)}{comment(guess)}"
-          for name, guess in made.guesses.items()),
-        *_optional(made),
-        *_identity(made),
-        *_time(made),
+          for name, guess in draft.guesses.items()),
+        *_optional(draft),
+        *_identity(draft),
+        *_time(draft),
         "sink:",
         "  type: files",
-        f"  path: {scalar(made.sink)}  # no other pipeline may write here",
+        f"  path: {scalar(draft.sink)}  # no other pipeline may write here",
         "  format: parquet",
         "",
     ]
     return "\n".join(lines)
 
 
-def _selection(made: PipelineDraft) -> list[str]:
-    if made.dates is None:
+def _selection(draft: PipelineDraft) -> list[str]:
+    if draft.dates is None:
         return [
-            "  # Each run takes what has arrived. For backfills over dates:",
+            "  # Each run takes all files that it has not read. For backfills over dates:",
             "  # select: interval",
             '  # interval_from: mtime  # or a pattern of the names, such as "x-%Y-%m-%d.csv"',
         ]
     return [
-        "  # Each run takes the files of its interval, so that dates can be backfilled.",
+        "  # Each run takes the files of its interval, so that you can backfill dates.",
         "  select: interval",
-        f"  interval_from: {scalar(made.dates.pattern)}",
+        f"  interval_from: {scalar(draft.dates.pattern)}",
     ]
 
 
-def _waiting(made: PipelineDraft) -> list[str]:
-    if not made.waits:
+def _waiting(draft: PipelineDraft) -> list[str]:
+    if not draft.waits:
         return []
-    if made.dialect.csv.multiline:
-        why = "Fields hold line ends, so a file is read once, whole, when it is this old."
+    if draft.dialect.csv.multiline:
+        why = "Fields contain line ends, so semel reads a file once, completely, at this age."
     else:
-        name = ascii(shown(made.open_ends[0].name))
-        why = f"{name} has no line end behind its last record."
+        name = ascii(printable_path(draft.open_ends[0].name))
+        why = f"{name} has no line end after its last record."
     return [
         f"  # {why}",
-        "  # More than the longest pause of whoever writes the files.",
+        "  # It must be longer than any pause of the program that writes the files.",
         "  closed_after: 1 minute",
     ]
 
 
-def _unknown(made: PipelineDraft) -> list[str]:
-    if made.dialect.format != "jsonl":
+def _unknown(draft: PipelineDraft) -> list[str]:
+    if draft.dialect.format != "jsonl":
         return []
-    if not made.left_out:
+    if not draft.other_keys:
         return ["  # `unknown: keep` would keep keys that the schema does not name, in one column."]
-    some = sorted(made.left_out, key=lambda key: -made.left_out[key])[:_LEFT_OUT_NAMED]
-    named = ", ".join(f"{example(key)} in {made.left_out[key]:,}" for key in some)
-    count = len(made.left_out) - len(some)
+    frequent = sorted(draft.other_keys, key=lambda key: -draft.other_keys[key])[:_LEFT_OUT_NAMED]
+    named = ", ".join(f"{example(key)} in {draft.other_keys[key]:,}" for key in frequent)
+    count = len(draft.other_keys) - len(frequent)
     more = f" and {count:,} more" if count else ""
     return [
-        f"  # Keys that are no columns are kept as one, _semel_rest: {named} records{more}.",
+        f"  # One column, _semel_rest, keeps the other keys: {named} records{more}.",
         "  unknown: keep",
     ]
 
 
-def _optional(made: PipelineDraft) -> list[str]:
-    if not made.optional:
+def _optional(draft: PipelineDraft) -> list[str]:
+    if not draft.optional:
         return []
     return [
-        "  # Some samples lack these columns: their records have null there.",
+        "  # Some samples lack these columns: their records get null there.",
         "  columns:",
-        *(f"    {scalar(name)}: {{optional: true}}" for name in made.optional),
+        *(f"    {scalar(name)}: {{optional: true}}" for name in draft.optional),
     ]
 
 
 def _comment(guess: Guess) -> str:
-    said = []
+    notes = []
     if guess.exceptions:
-        some = ", ".join(map(example, guess.examples))
-        said.append(f"{guess.exceptions:,} of {guess.records:,} do not fit: {some}")
-    said += guess.notes
-    said += [guess.foreign] if guess.foreign else []
-    return f"  # {'; '.join(said)}" if said else ""
+        values = ", ".join(map(example, guess.examples))
+        notes.append(f"{guess.exceptions:,} of {guess.records:,} do not fit: {values}")
+    notes += guess.notes
+    notes += [guess.foreign] if guess.foreign else []
+    return f"  # {'; '.join(notes)}" if notes else ""
 
 
-def _identity(made: PipelineDraft) -> list[str]:
-    found = made.identity
+def _identity(draft: PipelineDraft) -> list[str]:
+    proposed = draft.identity
     lines = []
-    if made.record_id:
-        lines.append("# Records that agree in these columns are one; repeats are dropped.")
-        if found.counts_from_one and made.record_id == found.record_id:
+    if draft.record_id:
+        lines.append("# Records with equal values in these columns are one: semel drops repeats.")
+        if proposed.counts_from_one and draft.record_id == proposed.record_id:
             lines += [
-                "# Its values count from the beginning. If each file counts by itself, take it",
-                "# away: all files but the first would be dropped as repeats.",
+                "# Its values count from the beginning. If each file counts by itself, remove it:",
+                "# semel would drop the records of all later files as repeats.",
             ]
-        lines.append(f"record_id: {_list(made.record_id)}")
+        lines.append(f"record_id: {_list(draft.record_id)}")
     else:
         lines += [
-            "# No column that is named like an id is unique and never null in the sample. So each",
-            "# position of a file is a record of its own, and a repeat is not recognised.",
+            "# In the sample, no column with an id's name is unique and never null. So each",
+            "# position in a file is a record of its own, and semel does not recognise repeats.",
         ]
-    if found.repeats:
-        lines.append(f"# {found.repeats:,} records of the sample repeat another one exactly.")
-    others = [one for one in found.others if one != made.record_id]
+    if proposed.repeats:
+        lines.append(f"# {proposed.repeats:,} records of the sample repeat another one exactly.")
+    others = [columns for columns in proposed.others if columns != draft.record_id]
     if others:
-        lines.append("# Unique and never null in the sample as well:")
-        lines += [f"# record_id: {_list(one)}" for one in others]
+        lines.append("# Also unique and never null in the sample:")
+        lines += [f"# record_id: {_list(columns)}" for columns in others]
     return lines
 
 
-def _time(made: PipelineDraft) -> list[str]:
-    if made.record_time is None:
+def _time(draft: PipelineDraft) -> list[str]:
+    if draft.record_time is None:
         return []
     return [
         "# The record's own time, the same on every delivery.",
-        f"record_time: {scalar(made.record_time)}",
+        f"record_time: {scalar(draft.record_time)}",
     ]
 
 
@@ -184,7 +184,7 @@ def _list(names: tuple[str, ...]) -> str:
 
 
 def scalar(value: object) -> str:
-    """A value as YAML reads it back, on one line."""
+    """A value in YAML, on one line."""
     if isinstance(value, bool):
         return str(value).lower()
     text = str(value)
@@ -194,6 +194,6 @@ def scalar(value: object) -> str:
 
 
 def example(text: str) -> str:
-    """A text of the samples in a comment: printable ASCII, short, on one line."""
+    """A text of the samples for a comment: printable ASCII, short, on one line."""
     shown_text = json.dumps(text[:_EXAMPLE_CHARS])
     return f"{shown_text[:-1]}..." + '"' if len(text) > _EXAMPLE_CHARS else shown_text

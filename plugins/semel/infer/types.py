@@ -1,10 +1,11 @@
 """The type of a column, from the texts of its values. Pure functions over Arrow.
 
-A type is proposed where two things hold. Semel's own parser takes all values but for a share below
-`quarantine_ratio_max`: those are the exceptions. And each value that it takes is kept as it is
-meant: `007` is no number, and neither is +49301234. Of several types the one with the fewest
-exceptions is taken, then the narrowest. Where there is none: `string` in CSV, `json` in JSON Lines,
-which take whatever comes.
+A type must fit in two ways:
+- Semel's own parser accepts nearly all values. The share of exceptions is below
+  `quarantine_ratio_max`.
+- An accepted value keeps its meaning: `007` and +49301234 are not numbers.
+The type with the fewest exceptions wins, then the narrowest. If no type fits, it is `string` in CSV
+and `json` in JSON Lines, which accept every value.
 """
 
 import re
@@ -24,9 +25,9 @@ from semel.infer.nested import nested_type
 from semel.infer.parse import blocks
 
 EXAMPLES_MAX = 3
-_DIGITS_OF_DOUBLE = 17  # As many as it takes to write any double down.
-_WHOLE_DIGITS_OF_DOUBLE = 15  # Each whole number of so many is a double of its own.
-_MOSTLY = 0.5  # A comment says what half of a column's values are, or all but a few texts.
+_DIGITS_OF_DOUBLE = 17  # 17 digits can write any double.
+_WHOLE_DIGITS_OF_DOUBLE = 15  # Each whole number of up to 15 digits is a different double.
+_MOSTLY = 0.5  # A comment describes a form if at least this share of the values has it.
 _B = "[ \\t]*"
 _WHOLE = "-?(0|[1-9][0-9]{0,18})"
 _NUMBER = r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
@@ -42,28 +43,28 @@ _LEADING_ZERO = r"^\s*[+-]?0[0-9]"
 _FOREIGN = (
     (
         r'^"?\s*[+-]?[0-9]{1,3}(\.?[0-9]{3})*,([0-9]{1,2}|[0-9]{4,})\s*"?$', "numbers with a comma",
-        "text here; a transform makes numbers of it, "
+        "text here; convert it in a transform, "
         "`CAST(replace(replace(x, '.', ''), ',', '.') AS decimal(18,2))`",
     ),
     (
         r'^"?\s*[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{4}\s*"?$', "days as dd.mm.yyyy",
-        "text here; a transform makes dates of it, `to_date(x, 'd.M.yyyy')`",
+        "text here; convert it in a transform, `to_date(x, 'd.M.yyyy')`",
     ),
     (
         r'^"?\s*[0-9]{1,2}/[0-9]{1,2}/[0-9]{4}\s*"?$', "days with slashes",
-        "text here; a transform makes dates of it, `to_date(x, 'd/M/yyyy')` or 'M/d/yyyy'",
+        "text here; convert it in a transform, `to_date(x, 'd/M/yyyy')` or 'M/d/yyyy'",
     ),
 )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guess:
-    """What a column is declared as. Of `records`, `exceptions` have a value that does not fit.
+    """The guessed type of a column.
 
-    `examples` are some of these, the most frequent first. `notes` are for a comment. `nulls` counts
-    records without a value. `rounded`: values lose digits, so it is no column of a record id.
-    `unfit`: each value that does not fit. `foreign`: what is wrong with numbers or dates that became
-    text, and how they can be read.
+    `exceptions`: the number of `records` with a value that does not fit. `unfit`: these values;
+    `examples`: the most frequent ones. `nulls`: records without a value. `rounded`: values lose
+    digits, so a record id must not use the column. `notes` and `foreign` are for comments;
+    `foreign` explains why numbers or dates are text, and how a transform reads them.
     """
 
     type: str
@@ -78,8 +79,7 @@ class Guess:
 
     @property
     def identifies(self) -> bool:
-        """Whether it may be in a record id, without losing a record: one whose value does not fit
-        is set aside.
+        """True if a record id may use the column. Exceptions do not matter: they are dead letters.
         """
         exact = not self.nulls and not self.rounded
         return exact and bool(self.records) and ddl.parse(self.type).identifies
@@ -87,13 +87,13 @@ class Guess:
 
 @dataclass(frozen=True, kw_only=True)
 class _Values:
-    """The distinct texts of a column that are not null, and how many records have each."""
+    """The distinct texts of a column, without nulls, each with its number of records."""
 
     texts: pa.Array
     counts: np.ndarray
 
     def share(self, mask: np.ndarray) -> int:
-        """Records with a marked text."""
+        """The number of records with a marked text."""
         return int(self.counts[mask].sum())
 
     def most(self, mask: np.ndarray) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class _Values:
 
 @dataclass(frozen=True, kw_only=True)
 class _Candidate:
-    """A type, and the form of the texts that it keeps as they are meant."""
+    """A type, and the form of the texts that keep their meaning in it."""
 
     type: str
     form: str
@@ -120,7 +120,7 @@ _OF_NOTHING = {
 
 
 def _candidates(form: str) -> Iterator[_Candidate]:
-    """From narrow to wide. `form` is that of `type_of`: in JSON, times and text are quoted."""
+    """All types from narrow to wide. `form` as in `type_of`: JSON quotes times and text."""
     q = '"' if form == "jsonl" else ""
     yield _Candidate(type="boolean", form="^(true|True|TRUE|false|False|FALSE)$")
     yield _Candidate(type="bigint", form=f"^{_B}{_WHOLE}{_B}$")
@@ -133,8 +133,8 @@ def _candidates(form: str) -> Iterator[_Candidate]:
 
 
 def type_of(form: str, name: str, column: pa.ChunkedArray, ratio_max: float) -> Guess:
-    """The type of a column. `form`: `csv`, whose fields are texts; or `jsonl`, whose values are
-    read as their texts (`"a"`, `1`, `{"b":2}`).
+    """The type of a column. `form`: `csv`, with the texts of fields; or `jsonl`, with the JSON text
+    of each value (`"a"`, `1`, `{"b":2}`).
     """
     records, nulls = len(column), column.null_count
     values = _distinct(column)
@@ -151,9 +151,9 @@ def type_of(form: str, name: str, column: pa.ChunkedArray, ratio_max: float) -> 
 
 
 def widest(guess: Guess, form: str) -> Guess:
-    """The guess with the type that takes what its exceptions are."""
-    shown = ", ".join(map(_shown, guess.examples))
-    note = f"{guess.exceptions:,} of {guess.records:,} are no {guess.type}, such as {shown}"
+    """The guess with the widest type, which fits the exceptions, and a note about them."""
+    values = ", ".join(map(_short_text, guess.examples))
+    note = f"{guess.exceptions:,} of {guess.records:,} do not fit {guess.type}, such as {values}"
     return Guess(
         type=_WIDEST[form],
         records=guess.records,
@@ -163,33 +163,35 @@ def widest(guess: Guess, form: str) -> Guess:
 
 
 def _distinct(column: pa.ChunkedArray) -> _Values:
-    found = column.drop_null().value_counts()
-    return _Values(texts=found.field("values"), counts=found.field("counts").to_numpy())
+    counted = column.drop_null().value_counts()
+    return _Values(texts=counted.field("values"), counts=counted.field("counts").to_numpy())
 
 
 def _best(
     form: str, name: str, values: _Values, records: int, ratio_max: float
 ) -> tuple[str, np.ndarray] | None:
-    """The type with the fewest exceptions, the first of them; and the texts that are none."""
+    """The first type with the fewest exceptions, and a mask of the exceptions. Returns None if no
+    type fits.
+    """
     best: tuple[int, str, np.ndarray] | None = None
-    for one in _candidates(form):
-        if one.money and not _is_money(name, values):
+    for candidate in _candidates(form):
+        if candidate.money and not _is_money(name, values):
             continue
-        alike = _alike(values.texts, one.form)
+        alike = _matches(values.texts, candidate.form)
         if values.share(~alike) >= ratio_max * records:
             continue
-        if one.type == "double":
+        if candidate.type == "double":
             alike &= ~_too_many_digits(values.texts)
-        fits = _taken(form, values.texts, one.type)
+        fits = _fits_type(form, values.texts, candidate.type)
         count = values.share(~fits)
         if (fits & ~alike).any() or count >= ratio_max * records:
             continue
         if best is None or count < best[0]:
-            best = count, one.type, ~fits
+            best = count, candidate.type, ~fits
         if not count:
             break
     if best is None and form == "jsonl" and (kind := nested_type(values.texts)) is not None:
-        bad = ~_taken(form, values.texts, kind)
+        bad = ~_fits_type(form, values.texts, kind)
         return (kind, bad) if values.share(bad) < ratio_max * records else None
     return None if best is None else best[1:]
 
@@ -200,11 +202,11 @@ def _guess(
     kind, bad = best
     notes, rounded = [], False
     if kind == "timestamp":
-        if _alike(values.texts, _ZONELESS).any():
+        if _matches(values.texts, _ZONELESS).any():
             notes.append("without a zone: UTC")
-        rounded = bool(_alike(values.texts, _LOSES_DIGITS).any())
+        rounded = bool(_matches(values.texts, _LOSES_DIGITS).any())
         if rounded:
-            notes.append("digits beyond the sixth of a second are cut")
+            notes.append("semel cuts digits beyond microseconds")
     return Guess(
         type=kind,
         records=records,
@@ -219,65 +221,69 @@ def _guess(
 
 
 def _is_money(name: str, values: _Values) -> bool:
-    """Whether a column has the name of money, and some value has digits behind a point."""
+    """True if a column is named like money, and a value has digits after a point."""
     words = re.sub(r"([a-z])([A-Z])", r"\1_\2", name).replace("-", "_").replace(" ", "_").lower()
-    return bool(_MONEY.search(words)) and bool(_alike(values.texts, r"^-?[0-9]*\.[0-9]").any())
+    return bool(_MONEY.search(words)) and bool(_matches(values.texts, r"^-?[0-9]*\.[0-9]").any())
 
 
 def _too_many_digits(texts: pa.Array) -> np.ndarray:
-    """The numbers that are more exact than a double, which would make another number of them."""
+    """A mask of the numbers that a double cannot hold exactly."""
     digits = pc.replace_substring_regex(texts, r"[eE].*", "")
     digits = pc.replace_substring_regex(digits, r"[^0-9]", "")
     count = pc.utf8_length(pc.replace_substring_regex(digits, "^0+", ""))
-    whole = pc.match_substring_regex(texts, f"^{_B}-?[0-9]+{_B}$")
-    most = pc.if_else(whole, _WHOLE_DIGITS_OF_DOUBLE, _DIGITS_OF_DOUBLE)
-    return pc.greater(count, most).to_numpy(zero_copy_only=False)
+    is_integer = pc.match_substring_regex(texts, f"^{_B}-?[0-9]+{_B}$")
+    digits_max = pc.if_else(is_integer, _WHOLE_DIGITS_OF_DOUBLE, _DIGITS_OF_DOUBLE)
+    return pc.greater(count, digits_max).to_numpy(zero_copy_only=False)
 
 
 def _foreign(values: _Values, records: int) -> str:
-    """What most texts are that semel does not read as numbers or dates, and how Spark does."""
-    for form, what, how in _FOREIGN:
-        alike = _alike(values.texts, form)
+    """The form of most texts, if semel does not read it as numbers or dates, with Spark's function
+    for it. Empty if there is no such form.
+    """
+    for form, kind, how in _FOREIGN:
+        alike = _matches(values.texts, form)
         if _MOSTLY * records < values.share(alike):
-            return f"{what}, such as {_shown(values.most(alike)[0])}: {how}"
+            return f"{kind}, such as {_short_text(values.most(alike)[0])}: {how}"
     return ""
 
 
 def _why_text(values: _Values, records: int) -> tuple[str, ...]:
-    """Why a column is text in which many values are something else, such as numbers and `NA`."""
-    zeros = _alike(values.texts, _LEADING_ZERO)
-    numbers = _alike(values.texts, r"^\s*[+-]?[0-9]+\s*$")
+    """Why a column is text though many values have another type, such as numbers and `NA`."""
+    zeros = _matches(values.texts, _LEADING_ZERO)
+    numbers = _matches(values.texts, r"^\s*[+-]?[0-9]+\s*$")
     if zeros.any() and numbers.all():
-        return (f"text, as numbers lose their zeros: {_shown(values.most(zeros)[0])}",)
-    for one in _candidates("csv"):
-        alike = _alike(values.texts, one.form)
+        zero = _short_text(values.most(zeros)[0])
+        return (f"text, because a number would lose its leading zeros: {zero}",)
+    for candidate in _candidates("csv"):
+        alike = _matches(values.texts, candidate.form)
         count = values.share(alike)
         few = np.count_nonzero(~alike) <= EXAMPLES_MAX
-        if not one.money and count and not alike.all() and (few or _MOSTLY * records <= count):
-            other = ", ".join(map(_shown, values.most(~alike)))
-            return (f"{count:,} of {records:,} are {one.type}, others are like {other}",)
+        often = few or _MOSTLY * records <= count
+        if not candidate.money and count and not alike.all() and often:
+            other = ", ".join(map(_short_text, values.most(~alike)))
+            return (f"{count:,} of {records:,} are {candidate.type}, others are like {other}",)
     return ()
 
 
 def _kinds(values: _Values, records: int) -> tuple[str, ...]:
-    """The kinds of JSON values in a column that has several."""
+    """A note with the kinds of JSON values in a column. Empty if there is only one kind."""
     kinds = {"text": '^"', "numbers": "^[-0-9]", "flags": "^[tf]", "objects": r"^\{",
              "arrays": r"^\["}  # fmt: skip
-    counts = {kind: values.share(_alike(values.texts, form)) for kind, form in kinds.items()}
-    there = [f"{count:,} {kind}" for kind, count in counts.items() if count]
-    return (", ".join(there),) if len(there) > 1 else ()
+    counts = {kind: values.share(_matches(values.texts, form)) for kind, form in kinds.items()}
+    present = [f"{count:,} {kind}" for kind, count in counts.items() if count]
+    return (", ".join(present),) if len(present) > 1 else ()
 
 
-def _alike(texts: pa.Array, form: str) -> np.ndarray:
+def _matches(texts: pa.Array, form: str) -> np.ndarray:
     return pc.match_substring_regex(texts, form).to_numpy(zero_copy_only=False)
 
 
-def _shown(text: str) -> str:
+def _short_text(text: str) -> str:
     return ascii(text[:40])
 
 
-def _taken(form: str, texts: pa.Array, kind: str) -> np.ndarray:
-    """Which of the texts semel's parser takes as values of the type."""
+def _fits_type(form: str, texts: pa.Array, kind: str) -> np.ndarray:
+    """A mask of the texts that semel's parser accepts as values of the type."""
     if form == "csv":
         quoted = pc.replace_substring(texts, '"', '""')
         lines = pc.binary_join_element_wise('"', quoted, '"\n', "")
@@ -289,5 +295,5 @@ def _taken(form: str, texts: pa.Array, kind: str) -> np.ndarray:
     starts = np.cumsum(sizes, dtype=np.int64) - sizes
     schema = pa.schema([("v", ddl.parse(kind).arrow())])
     data = lines.buffers()[2].slice(0, int(sizes.sum())).to_pybytes()
-    found = [block.table.column(OFFSET).to_numpy() for block in blocks(data, schema, parser)]
-    return np.isin(starts, np.concatenate([np.zeros(0, np.int64), *found]))
+    offsets = [block.table.column(OFFSET).to_numpy() for block in blocks(data, schema, parser)]
+    return np.isin(starts, np.concatenate([np.zeros(0, np.int64), *offsets]))

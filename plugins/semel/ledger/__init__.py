@@ -1,7 +1,7 @@
 """The ledger: connections, transactions and the named statements of sql/queries/.
 
-Transactions are READ COMMITTED. REPEATABLE READ would be wrong behind a lock: its snapshot is from
-before the lock was had, so it would decide on what was true then.
+Transactions are READ COMMITTED. With REPEATABLE READ, a transaction that waits for a lock would
+decide by its snapshot from before the lock.
 """
 
 import re
@@ -29,17 +29,17 @@ from semel.errors import (
 )
 
 UNUSED_CONNECTION_SECONDS = 30
-"""A connection that was unused for longer is made anew: firewalls forget those, and tell nobody."""
+"""semel replaces a connection that was idle for longer, because firewalls drop these silently."""
 
 Row = sa.RowMapping
 
 _CONTENTION = (pg.LockNotAvailable, pg.DeadlockDetected, pg.SerializationFailure)
 _AWAY = (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow, pg.TooManyConnections)
 _REFUSED = {
-    pg.ReadOnlySqlTransaction: "accepts no writes now: it is a standby, until it is promoted",
-    pg.DiskFull: "has no room on its disk: make some",
+    pg.ReadOnlySqlTransaction: "accepts no writes now: it is a standby until it is promoted",
+    pg.DiskFull: "has no space on its disk: free some",
 }
-"""What a server that answers cannot do for a while."""
+"""Temporary states of a running server."""
 _OTHER_SCHEMA = (pg.UndefinedTable, pg.UndefinedColumn, pg.InvalidSchemaName)
 _IDS_TABLE = re.compile(r"\bids_\d+\b")
 RESTORE_IDS = (
@@ -51,12 +51,12 @@ RESTORE_IDS = (
 class Ledger:
     """One Postgres database that holds the schema `semel`.
 
-    Purpose: hand out transactions whose settings the protocol relies on.
-    What it does not do: retry. Every verb may be called again, which is the one way to retry.
+    Purpose: provide transactions with the settings that the protocol relies on.
+    It does not retry. Calling a verb again is the only way to retry.
     """
 
     def __init__(self, dsn: str | None = None) -> None:
-        """`dsn`: left out, that of `settings.ledger_dsn`. UnavailableError: nothing says it."""
+        """`dsn` defaults to `settings.ledger_dsn()`, which raises UnavailableError if unset."""
         url = sa.make_url(dsn or settings.ledger_dsn()).set(drivername="postgresql+psycopg")
         self.dsn = url.render_as_string(hide_password=False)
         self.engine = sa.create_engine(
@@ -65,11 +65,11 @@ class Ledger:
             isolation_level="READ COMMITTED",
             connect_args={"connect_timeout": 10, "application_name": "semel"},
         )
-        sa.event.listen(self.engine, "checkin", _put_back)
-        sa.event.listen(self.engine, "checkout", _refuse_ended)
+        sa.event.listen(self.engine, "checkin", _note_return)
+        sa.event.listen(self.engine, "checkout", _replace_dead)
 
     def __str__(self) -> str:
-        """Its address, without the password."""
+        """The address without the password."""
         address = self.engine.url.set(drivername="postgresql")
         return address.render_as_string(hide_password=True)
 
@@ -81,16 +81,15 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
-        """A transaction, committed at the end of the block and rolled back on an error in it.
+        """A transaction, committed at the end of the block and rolled back after an error.
 
-        UnavailableError: the ledger did not answer or took no writes, and nothing was committed.
-        OutcomeUnknownError: COMMIT was sent and its reply did not arrive.
-        RetryableError: a lock was not had in time.
-        CorruptionError: a table of ids is missing.
-        TerminalError: the database does not have the schema of this version.
+        Raises UnavailableError if the ledger did not answer or refused writes (nothing was
+        committed), OutcomeUnknownError if the reply to COMMIT did not arrive, RetryableError if a
+        lock was not free in time, CorruptionError if a table of ids is missing, TerminalError if
+        the database has another version's schema.
         """
         try:
-            # Without this the driver sends a BEGIN of its own before ours.
+            # Otherwise the driver sends its own BEGIN first.
             connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         except sa.exc.OperationalError as error:
             raise UnavailableError(
@@ -107,12 +106,12 @@ class Ledger:
         except sa.exc.DBAPIError as error:
             if isinstance(error.orig, _CONTENTION):
                 raise RetryableError(
-                    f"the ledger did not give a lock in time ({first_line(error.orig)}); run this "
+                    f"the ledger did not give a lock in time ({first_line(error.orig)}). Run this "
                     "again"
                 ) from error
             if why := _REFUSED.get(type(error.orig)):
                 raise UnavailableError(
-                    f"the ledger {self} {why} ({first_line(error.orig)}); nothing was written, run "
+                    f"the ledger {self} {why} ({first_line(error.orig)}). Nothing was written. Run "
                     "this again"
                 ) from error
             if isinstance(error.orig, _OTHER_SCHEMA):
@@ -121,8 +120,8 @@ class Ledger:
                 # Keeps C11.
                 kind = OutcomeUnknownError if committing else UnavailableError
                 what = "reply to a commit" if committing else "connection"
-                why = first_line(error.orig)
-                raise kind(f"the ledger {self}: the {what} was lost ({why}); run this again") from error
+                why = f"the {what} was lost ({first_line(error.orig)})"
+                raise kind(f"the ledger {self}: {why}. Run this again") from error
             raise
         except _OTHER_SCHEMA as error:  # Of the driver's own cursors.
             raise self._refuse_schema(error) from error
@@ -136,8 +135,8 @@ class Ledger:
                 next=AGAIN,
             )
         return TerminalError(
-            f"the database {self} does not have the schema of this version of semel ({why}); "
-            "migrate it, or install the version that made it",
+            f"the database {self} does not have the schema of this version of semel ({why}). "
+            "Migrate it, or install the version that made it",
             next="semel migrate",
         )
 
@@ -153,20 +152,20 @@ _SETTINGS = {
 }
 
 
-def _put_back(_: object, record: sa.pool.ConnectionPoolEntry) -> None:
+def _note_return(_: object, record: sa.pool.ConnectionPoolEntry) -> None:
     record.info["unused_since"] = time.monotonic()
 
 
-def _refuse_ended(
+def _replace_dead(
     connection: psycopg.Connection[Any], record: sa.pool.ConnectionPoolEntry, _: object
 ) -> None:
-    """Let the pool connect anew in place of a connection that was ended meanwhile.
+    """Make the pool replace a dead connection.
 
-    An idle one has something to read only when the server, or the way to it, has ended it. One that
-    was unused for long may be dead without having said so.
+    An idle connection has data to read only if the server or the network has ended it. One that was
+    idle for long may be dead without a sign.
     """
     if (since := record.info.pop("unused_since", None)) is None:
-        return  # It is new.
+        return  # A new connection.
     unread = select.poll()
     unread.register(connection.fileno(), select.POLLIN)
     if unread.poll(0) or time.monotonic() - since > UNUSED_CONNECTION_SECONDS:
@@ -192,8 +191,8 @@ def transition(
     connection: sa.Connection, verb: str, name: str, otherwise: str, /, *, next: str = "",
     **values: Any,
 ) -> Row:
-    """The row of a guarded transition. StateError with `otherwise` when its guard matched none."""
-    found = row(connection, verb, name, **values)
-    if found is None:
+    """The row of a guarded transition. Raises StateError(otherwise) if its guard matched no row."""
+    changed = row(connection, verb, name, **values)
+    if changed is None:
         raise StateError(otherwise, next=next)
-    return found
+    return changed

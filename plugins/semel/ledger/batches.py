@@ -1,4 +1,4 @@
-"""A batch of a pipeline, as the ledger has it now."""
+"""The current row of a batch."""
 
 import sqlalchemy as sa
 
@@ -8,17 +8,20 @@ from semel.model.batch import Batch, Pipeline
 
 
 def batch_of(connection: sa.Connection, pipeline: str, batch_id: int) -> Batch:
-    """A pipeline's batch as it is now. StateError when it is not one of this pipeline's."""
-    return opened(connection, pipeline, batch_id)[1]
+    """The current row of a batch. Raises StateError if it does not belong to this pipeline."""
+    return pipeline_and_batch(connection, pipeline, batch_id)[1]
 
 
-def opened(connection: sa.Connection, pipeline: str, batch_id: int) -> tuple[Pipeline, Batch]:
-    """A batch as `batch_of` has it, and its pipeline's row."""
-    found = row(connection, "batch", "batch", batch_id=batch_id)
-    if found is None or found["name"] != pipeline:
-        whose = f"belongs to {found['name']!r}" if found else "is not in this ledger"
+def pipeline_and_batch(
+    connection: sa.Connection, pipeline: str, batch_id: int
+) -> tuple[Pipeline, Batch]:
+    """The pipeline's row, and the batch as `batch_of` returns it."""
+    joined = row(connection, "batch", "batch", batch_id=batch_id)
+    if joined is None or joined["name"] != pipeline:
+        whose = f"belongs to {joined['name']!r}" if joined else "is not in this ledger"
         raise StateError(
             f"batch {batch_id} {whose}, not to pipeline {pipeline!r}",
             next=f"semel batches {pipeline}",
         )
-    return Pipeline.from_row({**found, "commit_seq": found["pipeline_seq"]}), Batch.from_row(found)
+    batch = Batch.from_row(joined)
+    return Pipeline.from_row({**joined, "commit_seq": joined["pipeline_seq"]}), batch

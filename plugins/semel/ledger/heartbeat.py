@@ -1,4 +1,4 @@
-"""The sign of life of a driver while its job runs, in a thread beside it."""
+"""The sign of life of a driver while its job runs, from a thread."""
 
 import threading
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ from semel.errors import SemelError
 from semel.ledger import Ledger, change
 
 LEASE_SECONDS = 900
-"""A commit lease ends by itself after this long: its holder may be dead."""
+"""The duration of a commit lease, because its holder may have died."""
 
 
 @contextmanager
 def heartbeat(ledger: Ledger, batch_id: int) -> Iterator[None]:
-    """Sign in while the job runs, and keep the commit lease if this batch holds it.
+    """Record signs of life while the job runs, and renew the commit lease if this batch has it.
 
-    So no later plan takes the batch for an orphan, and no rival commits before it.
+    So no later plan treats the batch as an orphan, and no other batch commits first.
     """
     stop = threading.Event()
 
@@ -31,8 +31,8 @@ def heartbeat(ledger: Ledger, batch_id: int) -> Iterator[None]:
                     values = {"batch_id": batch_id, "seconds": LEASE_SECONDS}
                     change(connection, "commit", "renew_lease", **values)
             except (SemelError, sa.exc.DBAPIError):
-                # The ledger is away, or refuses: sealing will say so if that lasts. A heart that
-                # stopped for good would let a later plan take over a batch that is at work.
+                # If the ledger stays unavailable, sealing reports it. If this thread ended, a later
+                # plan could take over a batch that is still running.
                 continue
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)

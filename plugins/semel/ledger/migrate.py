@@ -14,32 +14,31 @@ from semel.ledger import Ledger
 
 
 def migrate(dsn: str) -> str:
-    """Run the migrations that the ledger at `dsn` lacks. Returns the revision that it is at now.
+    """Run the pending migrations of the ledger at `dsn`, in one transaction. Returns its revision.
 
-    Several processes at once are safe: each waits for the same advisory lock (see
-    sql/migrations/env.py). All that is pending is one transaction.
-    UnavailableError: the ledger does not answer. TerminalError: it is newer than this semel, or its
-    user may not do this.
+    Several processes may do this at once: each waits for an advisory lock (sql/migrations/env.py).
+    Raises UnavailableError if the ledger does not answer, TerminalError if it is newer than this
+    version of semel or its user may not migrate it.
     """
     config = Config()
     config.set_main_option("script_location", str(settings.sql_dir() / "migrations"))
     with Ledger(dsn) as ledger:
         with ledger.transaction():
-            pass  # It answers.
+            pass  # Raises UnavailableError if the ledger does not answer.
         config.attributes["ledger"] = ledger
         try:
             command.upgrade(config, "head")
         except CommandError as error:
             raise TerminalError(
-                f"the ledger {ledger} cannot be migrated: {error}; it was made by another "
-                "version of semel: install that one or a newer one. The ledger of a local stack "
-                "that was made from an earlier checkout begins anew with `make reset`"
+                f"the ledger {ledger} cannot be migrated: {error}. Another version of semel made "
+                "it; install that version or a newer one. To recreate the local stack's ledger, "
+                "run `make reset`"
             ) from error
         except sa.exc.ProgrammingError as error:
             if not isinstance(error.orig, pg.InsufficientPrivilege):
                 raise
             raise TerminalError(
-                f"the ledger {ledger} cannot be migrated: {error.orig}; its user must own the "
+                f"the ledger {ledger} cannot be migrated: {error.orig}. Its user must own the "
                 "database, or an administrator must create the schema `semel` and the extension "
                 "btree_gist for it"
             ) from error
@@ -48,9 +47,9 @@ def migrate(dsn: str) -> str:
 
 
 def revisions(ledger: Ledger) -> tuple[str | None, list[str]]:
-    """The revision that a ledger is at, None without any; and those known here, newest first."""
+    """The revision of a ledger, None if it has none, and the known revisions, newest first."""
     scripts = ScriptDirectory(str(settings.sql_dir() / "migrations"))
     with ledger.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": "semel_alembic"})
-        found = context.get_current_revision()
-    return found, [script.revision for script in scripts.walk_revisions()]
+        revision = context.get_current_revision()
+    return revision, [script.revision for script in scripts.walk_revisions()]

@@ -1,4 +1,4 @@
-"""The row of a pipeline: found by name, by number or by its sink, and locked."""
+"""Finds the row of a pipeline by name, number or sink, and locks it."""
 
 import sqlalchemy as sa
 
@@ -8,45 +8,45 @@ from semel.model.batch import Pipeline
 
 
 def find(connection: sa.Connection, name: str) -> Pipeline | None:
-    """The pipeline of a name; None when it never planned a batch."""
-    found = row(connection, "pipelines", "by_name", name=name)
-    return Pipeline.from_row(found) if found else None
+    """The pipeline of a name. Returns None if it never planned a batch."""
+    pipeline = row(connection, "pipelines", "by_name", name=name)
+    return Pipeline.from_row(pipeline) if pipeline else None
 
 
-def planned(ledger: Ledger, name: str) -> Pipeline:
-    """The same. StateError: it never planned a batch."""
+def require(ledger: Ledger, name: str) -> Pipeline:
+    """The pipeline of a name. Raises StateError if it never planned a batch."""
     with ledger.transaction() as connection:
-        found = find(connection, name)
-    if found is None:
+        pipeline = find(connection, name)
+    if pipeline is None:
         raise StateError(
-            f"pipeline {name} never planned a batch; run it first", next=f"semel run {name}"
+            f"pipeline {name} never planned a batch. Run it first", next=f"semel run {name}"
         )
-    return found
+    return pipeline
 
 
 def get(connection: sa.Connection, pipeline_id: int) -> Pipeline:
-    """The pipeline of a number that another row of the ledger holds."""
+    """The pipeline of a number from another row of the ledger."""
     return Pipeline.from_row(row(connection, "pipelines", "by_id", pipeline_id=pipeline_id))
 
 
 def owner(connection: sa.Connection, address: str, archive: str) -> Pipeline | None:
-    """The pipeline whose sink this is, else the one whose archive it is."""
-    found = row(
+    """The pipeline that owns this sink, else the one that owns this archive."""
+    pipeline = row(
         connection, "pipelines", "owner", sink_address=address, archive_path=archive
     )
-    return Pipeline.from_row(found) if found else None
+    return Pipeline.from_row(pipeline) if pipeline else None
 
 
 # Keeps P15.
 def lock(connection: sa.Connection, pipeline: Pipeline) -> None:
-    """Take the pipeline's lock until the transaction ends; it is what nobody else changes now.
+    """Take the pipeline's lock until the transaction ends.
 
-    RetryableError when its sink was moved since the row was read.
+    Raises RetryableError if its sink was moved since the row was read.
     """
-    found = row(connection, "pipelines", "lock", pipeline_id=pipeline.pipeline_id)
-    now = found["sink_address"], found["archive_path"]
+    current = row(connection, "pipelines", "lock", pipeline_id=pipeline.pipeline_id)
+    now = current["sink_address"], current["archive_path"]
     if now != (pipeline.sink_address, pipeline.archive_path):
         raise RetryableError(
             f"the sink of {pipeline.name} was moved from {pipeline.sink_address} to "
-            f"{found['sink_address']} meanwhile; run this again"
+            f"{current['sink_address']} meanwhile. Run this again"
         )

@@ -1,7 +1,7 @@
 """The values that the verbs exchange: pipeline row, batch, claim, attempt, and their states.
 
-The state machine stands here as data. sql/schema.sql and docs/protocol.md state it again, and a
-test compares the three.
+The state machine is here as data. sql/schema.sql and docs/protocol.md have it too, and a test
+compares the three.
 """
 
 import re
@@ -16,20 +16,20 @@ from typing import Any, Self
 from semel.errors import NO_STEP, TerminalError
 
 KEYS_COUNTED_MAX = 100
-"""Ignored keys that a batch counts, the most frequent ones: a map may have keys without end."""
+"""The most frequent ignored keys that a batch counts. A map may have any number of keys."""
 
 Row = Mapping[str, Any]
 """A row of the ledger, by column name."""
 
 Log = Callable[[str], None]
-"""Takes progress messages for a waiting person, one line at a time."""
+"""Takes progress messages for a waiting user, one line at a time."""
 
 RANGE = r"(\d{1,18})(?:\.\.(\d{1,18}))?"
-"""How a person names batches: `17` or `17..23`."""
+"""Batches as a user writes them: `17` or `17..23`."""
 
 
 HOLDERS_SHOWN = 5
-"""Batches that one message names, from the newest on."""
+"""The newest batches that a message names."""
 
 
 class BatchStatus(StrEnum):
@@ -63,7 +63,7 @@ ATTEMPT_TRANSITIONS = {
 class _FromRow:
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        """The value from a row with a column for each field. Other columns are ignored."""
+        """The value from a row with a column for each field. It ignores other columns."""
         values = {field.name: row[field.name] for field in fields(cls)}  # type: ignore[arg-type]
         return cls(**values)
 
@@ -86,18 +86,18 @@ class Pipeline(_FromRow):
 
     @property
     def repeats(self) -> str | None:
-        """What to know about repeats in its output, if there may be any."""
+        """A note about repeats in the pipeline's output. None if there are no repeats."""
         return repeats_of(self.exact_from)
 
     @property
     def ledger(self) -> str:
-        """Identifies a pipeline across ledgers: the time it was made, which adopt takes over."""
+        """Identifies a pipeline across ledgers: the time of its creation, which adopt copies."""
         return self.created_at.astimezone(UTC).isoformat()
 
 
 def repeats_of(exact_from: int | None) -> str | None:
-    """Where repeats may be: before the commit from which a pipeline is exactly once (None: it is
-    not). None: nowhere.
+    """A note about repeats: they may exist before the commit from which a pipeline is exactly once
+    (None: it is not). Returns None if there are none.
     """
     if exact_from is None:
         return "repeats may be there: at_least_once"
@@ -106,12 +106,12 @@ def repeats_of(exact_from: int | None) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch(_FromRow):
-    """A batch: what was planned, and how far it got. `spec` is the spec at that time.
+    """A batch with its plan and its status. `spec`: the declaration at the time of the plan.
 
-    A replay has the interval of the batch that it `replays` and, once committed, its place in the
-    commit order; `generation` counts that batch's outputs, from 1. An admission takes dead letters
-    from the batch that it `admits`; `admission` counts these, from 1. `judged_by`: the batch whose
-    verdicts it takes, or itself.
+    A replay has the interval of the batch that it `replays` and, after its commit, that batch's
+    place in the order of commits. `generation` counts that batch's outputs, from 1. An admission
+    takes dead letters from the batch that it `admits`; `admission` counts them, from 1.
+    `judged_by`: the batch whose verdicts it uses, or itself.
     """
 
     batch_id: int
@@ -134,32 +134,32 @@ class Batch(_FromRow):
 
     @property
     def at_least_once(self) -> bool:
-        """Whether it was planned at least once: its records are not compared by id."""
+        """True if the plan was at least once, so that the batch does not compare ids."""
         return self.spec.get("guarantee") == "at_least_once"
 
     @property
     def by_position(self) -> bool:
-        """Whether it was planned without ids, whatever its pipeline declares now."""
+        """True if the plan was without ids. The pipeline's declaration may have changed since."""
         return self.at_least_once or not self.spec.get("record_id")
 
     @property
     def open(self) -> bool:
-        """Whether it is planned or committed, so still to be finished."""
+        """True if the batch is planned or committed, and not finished."""
         return self.status in (BatchStatus.PLANNED, BatchStatus.COMMITTED)
 
     @property
     def judges(self) -> bool:
-        """Whether it judges all records of what it reads."""
+        """True if the batch judges all records that it reads."""
         return self.judged_by == self.batch_id and self.admits is None
 
     @property
     def root(self) -> int:
-        """The batch whose output it makes: itself, or the one that it replays."""
+        """The batch whose output it computes: the batch that it replays, or itself."""
         return self.replays or self.batch_id
 
     @property
     def interval(self) -> tuple[datetime, datetime] | None:
-        """The run's interval. The ledger holds both ends or neither."""
+        """The run's interval. The ledger has both ends or neither."""
         start, end = self.interval_start, self.interval_end
         return (start, end) if start and end else None
 
@@ -170,35 +170,39 @@ class Batch(_FromRow):
 
 
 def dag_run_of(request_key: str) -> tuple[str, str] | None:
-    """The DAG and run of an Airflow request. None for other requests."""
-    kind, _, rest = request_key.partition(":")
-    dag, _, run = rest.partition(":")
+    """The DAG and run of an Airflow request. Returns None for other requests."""
+    kind, _, ids = request_key.partition(":")
+    dag, _, run = ids.partition(":")
     return (dag, run) if kind == "airflow" and run else None
 
 
 def run_of(request_key: str) -> str:
-    """The run of a request, by the name on Airflow's pages."""
-    found = dag_run_of(request_key)
-    return found[1] if found else request_key
+    """The run of a request, by its name on Airflow's pages."""
+    dag_run = dag_run_of(request_key)
+    return dag_run[1] if dag_run else request_key
 
 
 def numbers(text: str) -> tuple[int, int]:
-    """The first and last batch that a text names. TerminalError: it names none."""
-    given = re.fullmatch(RANGE, text)
-    if not given:
+    """The first and last batch that a text names. Raises TerminalError if it is not a range."""
+    match = re.fullmatch(RANGE, text)
+    if not match:
         raise TerminalError(
-            f"{text!r} names no batches: give one number, or two as in 17..23", next=NO_STEP
+            f"{text!r} is not a number of a batch, such as 17, or a range, such as 17..23",
+            next=NO_STEP,
         )
-    first, last = int(given[1]), int(given[2] or given[1])
+    first, last = int(match[1]), int(match[2] or match[1])
     if first > last:
-        raise TerminalError(f"{text}: the first number is the larger one", next=NO_STEP)
+        raise TerminalError(
+            f"{text}: the first number is larger than the last one; write {last}..{first}",
+            next=NO_STEP,
+        )
     return first, last
 
 
-def runs(some: Collection[int], all_of_them: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Group some of a pipeline's batches into runs [first, last] with no other batch between."""
-    some = set(some)
-    groups = (list(g) for there, g in groupby(sorted(all_of_them), some.__contains__) if there)
+def runs(batches: Collection[int], all_batches: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Group some of a pipeline's batches into runs [first, last] without other batches between."""
+    batches = set(batches)
+    groups = (list(g) for is_in, g in groupby(sorted(all_batches), batches.__contains__) if is_in)
     return tuple((group[0], group[-1]) for group in groups)
 
 
@@ -206,7 +210,7 @@ def runs(some: Collection[int], all_of_them: Iterable[int]) -> tuple[tuple[int, 
 class Claim(_FromRow):
     """One planned range: positions [start, end) of a source partition, under its current name.
 
-    `evidence` recognises what was read up to `end`. Only the source can interpret it.
+    `evidence` identifies the content up to `end`. Only the source can interpret it.
     """
 
     ordinal: int
@@ -219,7 +223,7 @@ class Claim(_FromRow):
 
     @classmethod
     def of(cls, other: "Claim") -> Self:
-        """Convert to this class, the source's own."""
+        """Convert to this class, which belongs to a source."""
         return cls(**vars(other))
 
 
@@ -238,12 +242,12 @@ class Counts:
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        """The account of an attempt. All counts are 0 until it is staged."""
+        """The account of an attempt. All counts are 0 before the end of stage."""
         return cls(**{field.name: row[field.name] or 0 for field in fields(cls)})
 
     @property
-    def accounted(self) -> bool:
-        """Whether they add up."""
+    def add_up(self) -> bool:
+        """True if the counts add up."""
         outcomes = self.survivors, self.duplicates_batch, self.duplicates_catalog
         return self.records_read == sum(outcomes) + self.quarantined + self.late
 
@@ -268,15 +272,15 @@ LABELS = {
     "quarantined": "quarantined",
     "late": "late",
 }
-"""Counts that a summary lists on lines of their own, with their labels."""
+"""Counts that a summary lists on separate lines, with their labels."""
 
 OF_THE_OUTPUT = frozenset({"rows_written"})
-"""Counts of the output. The others are of the input, which a replay leaves as it was."""
+"""Counts of the output. The others count the input, which is the same in a replay."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ignored:
-    """Keys that the schema does not name, each with the number of records that have it.
+    """Keys that are not in the schema, each with the number of its records.
 
     `sampled`: the numbers are estimates, from some records of each block. `tombstones`: messages
     without a value, which do not count as records.
@@ -288,9 +292,9 @@ class Ignored:
 
     def __add__(self, other: "Ignored") -> "Ignored":
         both = Counter(self.keys) + Counter(other.keys)
-        kept = sorted(both.items(), key=lambda item: (-item[1], item[0]))
+        by_count = sorted(both.items(), key=lambda item: (-item[1], item[0]))
         return Ignored(
-            keys=dict(kept[:KEYS_COUNTED_MAX]),
+            keys=dict(by_count[:KEYS_COUNTED_MAX]),
             sampled=self.sampled or other.sampled,
             tombstones=self.tombstones + other.tombstones,
         )

@@ -1,8 +1,8 @@
-"""Sets of buckets of record time: those of a batch's ids, of an id run, and the forgotten ones.
+"""Sets of buckets of record time: of a batch's ids, of an id run, or of forgotten ids.
 
 A set is exact up to BUCKET_RANGES_MAX ranges. Beyond that it also includes its smallest gaps, so
 that a run's header, a marker and the pipeline's row stay small for any record times. An extra
-bucket costs one needless lookup; once forgotten, its records count as late.
+bucket costs one needless look-up. In a set of forgotten buckets, its records count as late.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ BUCKET_RANGES_MAX = 1_000
 smallest gaps count as part of the set."""
 
 _DENSE = 16
-"""Up to this many buckets per record, marking each one is faster than sorting."""
+"""Up to this many buckets per record, a mask is faster than sorting."""
 
 
 class _TimeRange(Protocol):
@@ -38,15 +38,15 @@ class Buckets:
 
     @classmethod
     def of(cls, numbers: np.ndarray) -> Self:
-        """The set of these buckets (int64), in any order, repeats allowed."""
+        """The set of some buckets (int64), which may repeat, in any order."""
         if not len(numbers):
             return cls()
         low = int(numbers.min())
         span = int(numbers.max()) - low + 1
         if span <= _DENSE * len(numbers):
-            there = np.zeros(span + 1, bool)
-            there[numbers - low] = True
-            return cls._bounded(low + np.flatnonzero(np.diff(there, prepend=False)))
+            mask = np.zeros(span + 1, bool)
+            mask[numbers - low] = True
+            return cls._bounded(low + np.flatnonzero(np.diff(mask, prepend=False)))
         once = np.unique(numbers)
         gaps = np.diff(once) > 1
         starts, ends = once[np.append(True, gaps)], once[np.append(gaps, True)] + 1
@@ -54,7 +54,7 @@ class Buckets:
 
     @classmethod
     def of_ranges(cls, ranges: Iterable[Iterable[int]]) -> Self:
-        """The set with these `ranges`. ValueError: they touch, or do not ascend."""
+        """The set with these `ranges`. Raises ValueError if they touch, or do not ascend."""
         bounds = tuple(int(bound) for start, end in ranges for bound in (start, end))
         if any(one >= two for one, two in pairwise(bounds)):
             raise ValueError(f"its ranges of buckets are not in order: {bounds[:20]}")
@@ -70,18 +70,18 @@ class Buckets:
         gaps = bounds[2::2] - bounds[1:-1:2]
         excess = len(gaps) + 1 - BUCKET_RANGES_MAX
         if excess > 0:
-            taken = 2 * np.argpartition(gaps, excess - 1)[:excess]
-            bounds = np.delete(bounds, np.concatenate([taken + 1, taken + 2]))
+            smallest = 2 * np.argpartition(gaps, excess - 1)[:excess]
+            bounds = np.delete(bounds, np.concatenate([smallest + 1, smallest + 2]))
         return cls(tuple(bounds.tolist()))
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """Its ranges, ascending, with exclusive ends. No two touch."""
+        """The set's ranges, ascending, with exclusive ends. They do not touch."""
         return list(zip(self.bounds[::2], self.bounds[1::2], strict=True))
 
     @property
     def end(self) -> int | None:
-        """The bucket after the newest one. None: the set is empty."""
+        """The bucket after the newest one. None if the set is empty."""
         return self.bounds[-1] if self.bounds else None
 
     def to_ledger(self) -> str:
@@ -102,12 +102,13 @@ class Buckets:
         return np.searchsorted(self.bounds, numbers, side="right") % 2 == 1
 
     def overlaps(self, other: "Buckets") -> bool:
-        """Whether any bucket is in both sets."""
-        one, two = np.array(self.bounds), np.array(other.bounds)
-        # The first bucket in both begins a range of one of them.
-        return bool(self.has(two[::2]).any() or other.has(one[::2]).any())
+        """True if a bucket is in both sets."""
+        bounds, others = np.array(self.bounds), np.array(other.bounds)
+        # The first bucket in both sets is the start of a range in one set.
+        return bool(self.has(others[::2]).any() or other.has(bounds[::2]).any())
 
 
 def union(sets: Iterable[Buckets | None]) -> Buckets | None:
-    """The union of some sets. None: all are None, since the batches have no buckets."""
-    return reduce(Buckets.__or__, found) if (found := [s for s in sets if s is not None]) else None
+    """The union of some sets. Returns None if all are None, since the batches lack buckets."""
+    present = [each for each in sets if each is not None]
+    return reduce(Buckets.__or__, present) if present else None

@@ -1,34 +1,34 @@
-"""Whether a window of time is complete: a statement about what was read, which drops nothing."""
+"""Whether a window of time is complete: a report about the records read, which drops none."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from semel.model.reasons import Said
+from semel.model.reasons import ExplainedEnum
 from semel.model.times import TimeSet
 
 Range = tuple[datetime, datetime]
 """Times [start, end)."""
 
 
-class WindowState(Said):
-    """What is known of a window."""
+class WindowState(ExplainedEnum):
+    """The state of a window, with a sentence about the window."""
 
-    COMPLETE = "complete", "All that may be expected of it is finalized."
-    HOLE = "hole", "Some of it is not covered, though its time is over: a run failed, or never ran."
-    NOT_RUN = "not run", "Nothing of it is covered, nor of any time before it."
-    NOT_YET = "not yet", "Its time, or the delay behind it, has not come yet."
-    IN_WORK = "in work", "A batch that is not finalized yet has what is missing of it."
-    BEFORE = "before", "It ends before the first record that was read: there is nothing of it."
-    HELD = "held", "Later records are finalized, but an open batch or unread data may still add some."
+    COMPLETE = "complete", "All records that it may have are finalized."
+    HOLE = "hole", "Its time is over, but a part is not covered: a run failed, or never ran."
+    NOT_RUN = "not run", "No run has covered it, or any time before it."
+    NOT_YET = "not yet", "Its time, or the delay after it, is not over yet."
+    IN_WORK = "in work", "A batch that is not finalized yet has its missing records."
+    BEFORE = "before", "It ends before the first record that semel read, so it is empty."
+    HELD = "held", "Later records are finalized, but an open batch or unread data may add some."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Completeness:
-    """What a pipeline has read, in time: `covered` with select: interval, else `event_time` (None:
-    not known). `delay`: how much later than its time a record may come. `arrived_to`: the greatest
-    record time that is finalized, although something from before it may be unread or open.
+    """How far a pipeline has read, in time: `covered` with select: interval, else `event_time`
+    (None if unknown). `delay`: how long after its time a record may arrive. `arrived_to`: the
+    greatest finalized record time; earlier records may still be unread or in an open batch.
     """
 
     covered: TimeSet | None = None
@@ -37,14 +37,14 @@ class Completeness:
     delay: timedelta = timedelta()
 
     @property
-    def known(self) -> datetime | None:
-        """The newest time that something is known of. None: of none."""
+    def newest_time(self) -> datetime | None:
+        """The newest time of a record or run that semel knows. Returns None if it knows none."""
         if self.covered is None:
             return max(filter(None, (self.event_time, self.arrived_to)), default=None)
         return self.covered.ranges[-1][1] if self.covered.ranges else None
 
     def missing(self, start: datetime, end: datetime) -> tuple[Range, ...]:
-        """What must still be read before [start, end) is complete, first ones first."""
+        """The ranges that runs must still read before [start, end) is complete, in order."""
         until = end + self.delay
         if self.covered is not None:
             return self.covered.holes(start, until)
@@ -53,21 +53,21 @@ class Completeness:
         return ((max(start, self.event_time), until),) if self.event_time < until else ()
 
     def complete(self, start: datetime, end: datetime) -> bool:
-        """Whether the window [start, end) is complete."""
+        """True if the window [start, end) is complete."""
         return not self.missing(start, end)
 
     # Keeps W8.
-    def held(self, start: datetime, end: datetime) -> bool:
-        """Whether the window [start, end) is not complete, and records after it are finalized."""
-        come = self.arrived_to is not None and end + self.delay <= self.arrived_to
-        return come and not self.complete(start, end)
+    def is_held(self, start: datetime, end: datetime) -> bool:
+        """True if the window [start, end) is not complete, but later records are finalized."""
+        is_over = self.arrived_to is not None and end + self.delay <= self.arrived_to
+        return is_over and not self.complete(start, end)
 
     def completes(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Whether each window is complete. `starts` and `ends`: datetime64, in UTC."""
+        """A mask of the complete windows. `starts` and `ends`: datetime64, in UTC."""
         until = ends + np.timedelta64(self.delay)
         if self.covered is None:
-            known = self.event_time
-            return np.zeros(len(ends), bool) if known is None else until <= _plain(known)
+            newest = self.event_time
+            return np.zeros(len(ends), bool) if newest is None else until <= _plain(newest)
         low, high = ([_plain(range_[n]) for range_ in self.covered.ranges] for n in (0, 1))
         if not low:
             return np.zeros(len(ends), bool)
@@ -75,15 +75,15 @@ class Completeness:
         return (at >= 0) & (np.array(high)[at] >= until)
 
     def state(self, start: datetime, end: datetime, due: datetime | None = None) -> WindowState:
-        """What is known of the window [start, end). `due`: runs have had the time to cover all that
-        is before it.
+        """The state of the window [start, end). `due`: the time up to which runs should have
+        covered everything by now.
         """
         missing = self.missing(start, end)
         if not missing:
             return WindowState.COMPLETE
-        if self.held(start, end):
+        if self.is_held(start, end):
             return WindowState.HELD
-        over, first = max(filter(None, (self.known, due)), default=None), missing[0][0]
+        over, first = max(filter(None, (self.newest_time, due)), default=None), missing[0][0]
         if self.covered is None or over is None or first >= over:
             return WindowState.NOT_YET
         covered = self.covered.ranges

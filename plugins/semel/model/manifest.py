@@ -1,4 +1,6 @@
-"""The manifest: what an attempt wrote. Tasks return it, the driver seals it, finalize obeys it."""
+"""The manifest: the files of an attempt. Tasks return them, the driver seals the manifest, and
+finalize publishes its files.
+"""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -15,12 +17,11 @@ if TYPE_CHECKING:
 
 # Keeps L6.
 MARKER_FORMAT = 4
-"""The format of success markers that finalize writes and readers know."""
+"""The format of the success markers that finalize writes and readers read."""
 
 
 class Kind(StrEnum):
-    """The kind of a batch's file. Finalize writes claims and refused rows; manifests have the rest.
-    """
+    """The kind of a batch's file. Finalize writes CLAIMS and REFUSED; manifests have the others."""
 
     DATA = "data"
     DECISIONS = "decisions"
@@ -34,8 +35,8 @@ class Kind(StrEnum):
 class StagedFile:
     """A closed, fsynced file of an attempt. `folder`: its place below the sink, '' for the root.
 
-    `stands_for`: the records that partial rows count; None: each row is one. `shard`: which of the
-    folder's.
+    `stands_for`: the number of records that partial rows count, or None if each row is a record.
+    `shard`: the shard of the folder.
     """
 
     kind: Kind
@@ -55,19 +56,19 @@ def pack_files(files: tuple[StagedFile, ...]) -> bytes:
 
 
 def unpack_files(data: bytes) -> tuple[StagedFile, ...]:
-    """Decode what `pack_files` encoded."""
+    """Decode the files from `pack_files`."""
     return staged_files(json.loads(data))
 
 
 def staged_files(plain: list[dict[str, Any]]) -> tuple[StagedFile, ...]:
-    """Files from JSON."""
+    """The files from plain JSON."""
     return tuple(StagedFile(**{**file, "kind": Kind(file["kind"])}) for file in plain)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A record that was set aside: its split, its offset in the source, what was wrong, and its
-    beginning as shown. The last two are empty where texts of records are withheld.
+    """A dead letter: its split, its offset in the source, its fault, and the beginning of its text.
+    The last two are empty with `limits.log_samples: false`.
     """
 
     split: int
@@ -81,10 +82,10 @@ class SplitReport:
     """The result of one split. `digest` covers the bytes read and their outcomes.
 
     `buckets`: the record-time buckets of its ids, in scope `bucket`. `times`: the first and last
-    record time of its valid records, in microseconds since 1970, where windows are declared.
-    `parsed_bytes` were read, and records of `quarantined_bytes` were quarantined. `samples` has one
-    record for each of the `reasons`. Its valid rows begin at `spill_row` of the task's spill.
-    `kept` is a file with a mask over all rows of the spill, for transforms.
+    record time of its valid records, in microseconds since 1970, if the pipeline has windows.
+    `parsed_bytes`: the bytes read; `quarantined_bytes`: the bytes of quarantined records. `samples`
+    has one record for each of the `reasons`. The split's valid rows begin at `spill_row` of the
+    task's spill. `kept`: a file with a mask over all rows of the spill, for transforms.
     """
 
     split: int
@@ -153,7 +154,7 @@ class Published(Protocol):
     sink_schema: "pa.Schema"
 
     @property
-    def made_by(self) -> int: ...
+    def writer_id(self) -> int: ...
     @property
     def committed_at(self) -> datetime: ...
     @property

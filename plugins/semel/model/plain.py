@@ -1,11 +1,11 @@
-"""JSON that somebody else may have written: a marker, a note, a message."""
+"""Parses JSON that may come from another program: a marker, a note, a message."""
 
 import json
 from typing import Any
 
 
-def parsed(data: bytes | str) -> Any:
-    """The values of a JSON text. ValueError: it is none, or nested too deeply to be read."""
+def parse_json(data: bytes | str) -> Any:
+    """The values of a JSON text. Raises ValueError if it is not JSON, or nested too deeply."""
     try:
         return json.loads(data)
     except RecursionError as error:

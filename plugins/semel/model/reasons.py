@@ -1,41 +1,41 @@
-"""Why a record is set aside: each reason, and what decides it."""
+"""The reasons for dead letters, each with the input that it depends on."""
 
 from enum import StrEnum
 
 
 class DecidedBy(StrEnum):
-    """What a reason depends on."""
+    """The input that a reason depends on."""
 
     TEXT = "text"
-    """The record's own text, by the schema."""
+    """The record's text and the schema."""
     ID = "id"
     TIME = "time"
-    """record_time, beside the ledger's clock and what collect has forgotten."""
+    """record_time, the ledger's clock and the ids that collect has forgotten."""
     SINK = "sink"
     REGISTRY = "registry"
 
 
-class Said(StrEnum):
-    """Words, each with a sentence that explains it: `says`."""
+class ExplainedEnum(StrEnum):
+    """Words with a sentence that explains each: `says`."""
 
-    def __new__(cls, word: str, says: str) -> "Said":
-        made = str.__new__(cls, word)
-        made._value_, made.says = word, says
-        return made
+    def __new__(cls, word: str, says: str) -> "ExplainedEnum":
+        member = str.__new__(cls, word)
+        member._value_, member.says = word, says
+        return member
 
     says: str
 
 
 class Reason(StrEnum):
-    """Why a record was rejected. Dead-letter files show these words: they stay as they are.
+    """Why a record was rejected. Dead-letter files have these words, so they MUST NOT change.
 
-    `says`: the sentence about it, where the reason has just one.
+    `says`: the sentence about the reason. Empty if the sentence depends on the record.
     """
 
     def __new__(cls, word: str, decided_by: DecidedBy, says: str = "") -> "Reason":
-        made = str.__new__(cls, word)
-        made._value_, made.decided_by, made.says = word, decided_by, says
-        return made
+        member = str.__new__(cls, word)
+        member._value_, member.decided_by, member.says = word, decided_by, says
+        return member
 
     decided_by: DecidedBy
     says: str
@@ -70,7 +70,7 @@ class Reason(StrEnum):
 
     @property
     def varies(self) -> bool:
-        """Whether another attempt may decide otherwise about the same record."""
+        """True if another attempt may decide differently about the same record."""
         if self in (Reason.record_time_missing, Reason.record_time_outside):
             return False
         return self.decided_by in (DecidedBy.TIME, DecidedBy.SINK, DecidedBy.REGISTRY)

@@ -1,4 +1,4 @@
-"""Splits: the parts of a batch's claims, each read in one go by one task."""
+"""Splits: parts of a batch's claims. One task reads a split at once."""
 
 import pickle
 from bisect import bisect_right
@@ -15,7 +15,7 @@ SPLITS_PER_TASK_MAX = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Part of a claimed range: lines that start in [start, end). One task reads all of it."""
+    """Part of a claimed range: lines that start in [start, end). One task reads them all."""
 
     number: int
     task: int
@@ -27,8 +27,8 @@ class Split:
 class Splits(Sequence[Split]):
     """The splits of a job, by number and by task.
 
-    How it works: pickled, it is one blob per task, and a task opens only its own. The splits of
-    10,000 files take 70 ms to unpickle, and each task would pay that.
+    How it works: its pickle has one blob per task, and a task unpickles its blob only. The splits
+    of 10,000 files take 70 ms to unpickle, which each task would pay otherwise.
     """
 
     def __init__(self, splits: Iterable[Split]) -> None:
@@ -74,23 +74,24 @@ class Splits(Sequence[Split]):
 def splits_of(claims: list[Claim], split_bytes: int, *, whole: set[int]) -> Splits:
     """Cut claims into splits in source order. The same claims and size give the same splits.
 
-    The splits of one claim have equal size, and number one, two or a multiple of four, like cores:
-    so tasks end together. A task takes splits up to `split_bytes` in all and up to
-    SPLITS_PER_TASK_MAX in number, so that small files make few tasks, but more than one. `whole`
-    holds the ordinals of claims that cannot be cut (gzip, multiline CSV).
+    A claim has one, two or a multiple of four splits of equal size, like cores, so that tasks end
+    together. A task takes splits of up to `split_bytes` in all, SPLITS_PER_TASK_MAX at most: small
+    files make few tasks, but more than one. `whole` has the ordinals of claims that cannot be cut
+    (gzip, multiline CSV).
     """
-    found: list[Split] = []
-    task = held = count = 0
+    splits: list[Split] = []
+    task = task_bytes = count = 0
     for claim in claims:
         size = claim.end - claim.start
         parts = 1 if claim.ordinal in whole else max(1, -(-size // split_bytes))
         parts = parts if parts <= 2 else -(-parts // 4) * 4
         step = max(1, -(-size // parts))
-        # Of an empty claim, one split: its content is part of what was read.
+        # An empty claim has one split, because its content is part of the input too.
         for start in range(claim.start, max(claim.end, claim.start + 1), step):
             end = min(start + step, claim.end)
-            if held and (held + end - start > split_bytes or count == SPLITS_PER_TASK_MAX):
-                task, held, count = task + 1, 0, 0
-            held, count = held + end - start, count + 1
-            found.append(Split(number=len(found), task=task, claim=claim, start=start, end=end))
-    return Splits(found)
+            full = task_bytes + end - start > split_bytes or count == SPLITS_PER_TASK_MAX
+            if task_bytes and full:
+                task, task_bytes, count = task + 1, 0, 0
+            task_bytes, count = task_bytes + end - start, count + 1
+            splits.append(Split(number=len(splits), task=task, claim=claim, start=start, end=end))
+    return Splits(splits)

@@ -1,4 +1,4 @@
-"""Sets of time: what of it is covered, as a tstzmultirange of the ledger."""
+"""Sets of time ranges, as in a tstzmultirange of the ledger."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,22 +16,22 @@ class _Range(Protocol):
 
 @dataclass(frozen=True)
 class TimeSet:
-    """A set of time: `ranges` [start, end) in UTC, which ascend and do not touch."""
+    """A set of times: `ranges` [start, end) in UTC, which ascend and do not touch."""
 
     ranges: tuple[tuple[datetime, datetime], ...] = ()
 
     @classmethod
     def of(cls, ranges: Iterable[tuple[datetime, datetime]]) -> Self:
-        """The union of some ranges, in any order. Those without length count for nothing."""
-        found: list[tuple[datetime, datetime]] = []
+        """The union of some ranges, in any order. Empty ranges are ignored."""
+        union: list[tuple[datetime, datetime]] = []
         for start, end in sorted((a.astimezone(UTC), b.astimezone(UTC)) for a, b in ranges):
             if start >= end:
                 continue
-            if found and start <= found[-1][1]:
-                found[-1] = found[-1][0], max(end, found[-1][1])
+            if union and start <= union[-1][1]:
+                union[-1] = union[-1][0], max(end, union[-1][1])
             else:
-                found.append((start, end))
-        return cls(tuple(found))
+                union.append((start, end))
+        return cls(tuple(union))
 
     @classmethod
     def from_ledger(cls, multirange: Iterable[_Range]) -> Self:
@@ -40,7 +40,7 @@ class TimeSet:
 
     @classmethod
     def from_plain(cls, plain: Iterable[tuple[str, str]]) -> Self:
-        """The set that `to_plain` gave. ValueError: its ranges touch, or do not ascend."""
+        """The set from `to_plain`. Raises ValueError if its ranges touch, or do not ascend."""
         ranges = [(datetime.fromisoformat(start), datetime.fromisoformat(end))
                   for start, end in plain]
         bounds = [bound for pair in ranges for bound in pair]
@@ -49,7 +49,7 @@ class TimeSet:
         return cls.of(ranges)
 
     def to_plain(self) -> list[list[str]]:
-        """As JSON: a list of [start, end], as text with the zone."""
+        """The set as JSON: a list of [start, end], as text with the zone."""
         return [[start.isoformat(), end.isoformat()] for start, end in self.ranges]
 
     def to_ledger(self) -> str:
@@ -57,15 +57,15 @@ class TimeSet:
         return "{" + ",".join(f'["{start}","{end}")' for start, end in self.to_plain()) + "}"
 
     def holes(self, start: datetime, end: datetime) -> tuple[tuple[datetime, datetime], ...]:
-        """What of [start, end) is not in the set, as ranges in UTC, first ones first."""
-        found, at = [], start.astimezone(UTC)
+        """The parts of [start, end) that are not in the set, as ascending ranges in UTC."""
+        holes, at = [], start.astimezone(UTC)
         end = end.astimezone(UTC)
         for low, high in self.ranges:
             if high <= at or low >= end:
                 continue
             if low > at:
-                found.append((at, low))
+                holes.append((at, low))
             at = high
         if at < end:
-            found.append((at, end))
-        return tuple(found)
+            holes.append((at, end))
+        return tuple(holes)

@@ -1,6 +1,6 @@
-"""The pipelines that users declare: finding and loading their YAML files.
+"""Finds and loads the YAML files that declare pipelines.
 
-What depends on the machine (folders, transform modules) is checked by `load`; the rest by `Spec`.
+`load` checks what depends on the machine (folders, transform modules); `Spec` checks all else.
 """
 
 import json
@@ -30,22 +30,22 @@ _SINK = TypeAdapter(Annotated[Union[sinks.declarations()], Field(discriminator="
 
 
 class UnknownPipelineError(SpecError, UsageError):
-    """No pipeline has this name. The message lists those that there are. `meant`: the name that was
-    given, and the one that it is like.
+    """No pipeline has this name. The message lists all pipelines. `meant`: the unknown name and the
+    most similar one.
     """
 
     meant: tuple[str, str] | None = None
 
 
 def declarations(folder: Path | None = None) -> list[Path]:
-    """The YAML files of a folder of pipelines, else of settings.pipelines_dir(), by name."""
+    """The YAML files of a folder, by default settings.pipelines_dir(), sorted by name."""
     folder = folder or settings.pipelines_dir()
-    found = [path for ending in ("*.yaml", "*.yml") for path in folder.glob(ending)]
-    return sorted(filter(os.path.isfile, found))
+    paths = [path for ending in ("*.yaml", "*.yml") for path in folder.glob(ending)]
+    return sorted(filter(os.path.isfile, paths))
 
 
 def load(path: Path) -> Spec:
-    """The pipeline of one file. SpecError lists all that is wrong, as `file:line: key: message`."""
+    """The pipeline of a file. Raises SpecError with all faults, as `file:line: key: message`."""
     document = spec_yaml.read(path)
     try:
         spec = Spec.model_validate(document.data)
@@ -64,21 +64,21 @@ def load(path: Path) -> Spec:
 
 
 def _fed(spec: Spec, folder: Path) -> Spec:
-    """A pipeline whose source is the output of one that another file of the folder declares.
+    """A pipeline whose source reads the sink of an upstream pipeline in the same folder.
 
-    SpecError: none does. ValueError: it cannot be read.
+    Raises SpecError if no file declares it, and ValueError if that sink cannot be read.
     """
     path = file_of(spec.source.upstream, folder)
     sink = spec_yaml.read(path).data.get("sink")
     try:
-        fed = spec.source.fed_by(_SINK.validate_python(sink))
+        fed = spec.source.with_sink(_SINK.validate_python(sink))
     except ValidationError as error:
-        raise SpecError(f"the sink that {path} declares is wrong; correct that file") from error
+        raise SpecError(f"{path} declares an invalid sink; correct that file") from error
     return spec.model_copy(update={"source": fed})
 
 
 def load_all() -> dict[str, Spec]:
-    """All pipelines by name. SpecError lists all that is wrong with any of the files."""
+    """All pipelines by name. Raises SpecError with the faults of all files."""
     loaded: dict[Path, Spec] = {}
     errors: list[str] = []
     for path in declarations():
@@ -92,29 +92,29 @@ def load_all() -> dict[str, Spec]:
 
 
 def loadable() -> list[Spec]:
-    """The pipelines whose own file is right; the others are passed over."""
-    found = []
+    """The pipelines with a valid file. Invalid files are skipped."""
+    specs = []
     for path in declarations():
         with suppress(SpecError):
-            found.append(load(path))
-    return found
+            specs.append(load(path))
+    return specs
 
 
 def clashes(loaded: dict[Path, Spec]) -> list[str]:
-    """What is wrong between files that are right by themselves, as `file: key: message`."""
+    """Conflicts between valid files, as `file: key: message`."""
     with settings.resolving_once():
         places = [_PipelinePaths.of(path, spec) for path, spec in loaded.items()]
         clashing = [
-            why for at, own in enumerate(places) for other in places[:at]
-            for why in _clashes(own, other)
+            why for at, paths in enumerate(places) for other in places[:at]
+            for why in _clashes(paths, other)
         ]  # fmt: skip
         return clashing + list(_circle(places))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _PipelinePaths:
-    """The places of a pipeline, resolved once: each pair of pipelines is compared. `written`: each
-    with the key that declares it; `derived`: places that semel makes for the sink.
+    """The locations of a pipeline, resolved once for the comparison of all pairs. `written`: each
+    with its key in the declaration. `derived`: locations that semel creates for the sink.
     """
 
     path: Path
@@ -140,7 +140,7 @@ class _PipelinePaths:
             derived=_derived(spec),
             read=spec.source.place(),
             folder=spec.source.folder(),
-            drained=spec.source.drained,
+            drained=spec.source.exclusive_inputs,
         )
 
 
@@ -149,27 +149,28 @@ def _derived(spec: Spec) -> tuple[Location, ...]:
 
 
 def _archive(spec: Spec) -> Path:
-    """The archive as declared, or its default folder. That of a sink that is a mount lies in it."""
+    """The declared archive or the default folder, which lies in the sink if the sink is a mount."""
     if (declared := spec.declared_archive()) is not None:
         return declared
     beside = spec.sink_path() or settings.data_roots()[0] / spec.name
     return beside.parent / sinks.ARCHIVES / beside.name
 
 
-def _clashes(own: _PipelinePaths, other: _PipelinePaths) -> Iterator[str]:
-    """What is wrong between two pipelines."""
-    path, name = own.path, own.spec.name
+def _clashes(paths: _PipelinePaths, other: _PipelinePaths) -> Iterator[str]:
+    """Conflicts between two pipelines."""
+    path, name = paths.path, paths.spec.name
     if name == other.spec.name:
         yield f"{path}: name: {other.path} declares {name!r} too; rename one"
-    if why := next(_shared(own, other), None):
+    if why := next(_shared(paths, other), None):
         yield f"{path}: {why}, of {other.path}; keep them apart"
-    if why := _same_files(own, other):
+    if why := _same_files(paths, other):
         yield f"{path}: {why} {other.path} reads; leave it out of both"
     # Keeps Q9.
-    if shared := sorted(own.drained & other.drained):
+    if shared := sorted(paths.drained & other.drained):
         yield (
             f"{path}: source: {name!r} and {other.spec.name!r} ({other.path}) both receive "
-            f"from {shared[0]}, which gives each message to one of them. Give each its own"
+            f"from {shared[0]}, which delivers each message to one receiver only. Give each "
+            "pipeline its own"
         )
 
 
@@ -180,7 +181,7 @@ def upstreams(specs: Mapping[_Key, Spec]) -> dict[_Key, set[_Key]]:
         return {
             key: {
                 other for other, output in outputs.items()
-                if other != key and spec.source.reads(output)
+                if other != key and spec.source.reads_from(output)
             }
             for key, spec in specs.items()
         }  # fmt: skip
@@ -188,9 +189,9 @@ def upstreams(specs: Mapping[_Key, Spec]) -> dict[_Key, set[_Key]]:
 
 # Keeps P29.
 def _circle(places: list[_PipelinePaths]) -> Iterator[str]:
-    """Circles of pipelines of which each reads what the one before it writes."""
-    reads = upstreams({own.path: own.spec for own in places})
-    names = {own.path: own.spec.name for own in places}
+    """Circles of pipelines that read each other's output."""
+    reads = upstreams({paths.path: paths.spec for paths in places})
+    names = {paths.path: paths.spec.name for paths in places}
     while True:
         try:
             TopologicalSorter(reads).prepare()
@@ -199,38 +200,38 @@ def _circle(places: list[_PipelinePaths]) -> Iterator[str]:
             *way, last = reversed(error.args[1])
         circle = ", which reads ".join(names[path] for path in (*way, last))
         yield (
-            f"{last}: source: {circle}: what is read would be written again without an end; let one "
-            "of them read something else"
+            f"{last}: source: {circle}: semel would copy the same records again and again. Give "
+            "one of the pipelines another source"
         )
         reads[last] = set()
 
 
 # Keeps P12.
-def _shared(own: _PipelinePaths, other: _PipelinePaths) -> Iterator[str]:
-    """What of two pipelines lies in one place. What an address hides, plan finds out."""
-    for (key, place), (_, beside) in product(own.written, other.written):
+def _shared(paths: _PipelinePaths, other: _PipelinePaths) -> Iterator[str]:
+    """Locations of two pipelines that overlap. Plan finds those that the addresses do not show."""
+    for (key, place), (_, beside) in product(paths.written, other.written):
         if place.overlaps(beside):
             yield f"{key}: {place} overlaps with {beside}"
-    key = own.written[0][0]
-    for derived in filter(other.table.overlaps, own.derived):
-        yield f"{key}: {derived}, which semel makes for {own.table}, overlaps with {other.table}"
-    for derived in filter(own.table.overlaps, other.derived):
-        yield f"{key}: {own.table} overlaps with {derived}, which semel makes for {other.table}"
-    for one, two in ((own, other), (other, own)):
-        if one.spec.sink.vacuumed and two.read and one.table.holds(two.read):
-            yield f"a vacuum of {one.table} deletes the files of {two.read}, a source"
+    key = paths.written[0][0]
+    for derived in filter(other.table.overlaps, paths.derived):
+        yield f"{key}: {derived}, which semel makes for {paths.table}, overlaps with {other.table}"
+    for derived in filter(paths.table.overlaps, other.derived):
+        yield f"{key}: {paths.table} overlaps with {derived}, which semel makes for {other.table}"
+    for writer, reader in ((paths, other), (other, paths)):
+        if writer.spec.sink.vacuumed and reader.read and writer.table.holds(reader.read):
+            yield f"a vacuum of {writer.table} deletes the files of {reader.read}, a source"
 
 
-def _same_files(own: _PipelinePaths, other: _PipelinePaths) -> str | None:
-    """How one of two pipelines moves files that the other one may not have read."""
-    here, there = own.folder, other.folder
-    one, two = own.spec.source, other.spec.source
-    if one.own_folder and two.own_folder:
+def _same_files(paths: _PipelinePaths, other: _PipelinePaths) -> str | None:
+    """A conflict if one of two pipelines moves files that the other one may not have read yet."""
+    folder, other_folder = paths.folder, other.folder
+    source, other_source = paths.spec.source, other.spec.source
+    if source.own_folder and other_source.own_folder:
         return None
-    if (one.kept is None and two.kept is None) or None in (here, there):
+    if (source.retention is None and other_source.retention is None) or None in (folder, other_folder):
         return None
-    if here.is_relative_to(there) or there.is_relative_to(here):
-        return f"source.after_finalize: it moves files of {here} that"
+    if folder.is_relative_to(other_folder) or other_folder.is_relative_to(folder):
+        return f"source.after_finalize: it moves files of {folder} that"
     return None
 
 
@@ -240,14 +241,14 @@ def json_schema() -> dict[str, Any]:
 
 
 def json_schema_text() -> str:
-    """docs/pipeline.schema.json, but for its last newline."""
+    """The content of docs/pipeline.schema.json without its last newline."""
     return json.dumps(json_schema(), indent=2)
 
 
 def find(name: str, folder: Path | None = None) -> Spec:
-    """The pipeline of this name in a folder, also when another pipeline's file is broken.
+    """The pipeline of this name in a folder. Invalid files of other pipelines do not matter.
 
-    UnknownPipelineError and SpecError as of `file_of`. SpecError also: its file is wrong.
+    Raises the errors of `file_of`, and SpecError if the pipeline's file is invalid.
     """
     return load(file_of(name, folder))
 
@@ -255,23 +256,23 @@ def find(name: str, folder: Path | None = None) -> Spec:
 def file_of(name: str, folder: Path | None = None) -> Path:
     """The file that declares the pipeline of this name.
 
-    UnknownPipelineError lists what there is. SpecError: two declare it.
+    Raises UnknownPipelineError if no file declares it, and SpecError if several do.
     """
     files = declarations(folder)
-    found = [path for path in files if spec_yaml.declares(path, name)]
-    if not found:
+    declaring = [path for path in files if spec_yaml.declares(path, name)]
+    if not declaring:
         where = folder or settings.pipelines_dir()
-        there = sorted({*map(spec_yaml.declared_name, files)})
-        close = get_close_matches(name, there, n=1)
-        told = f"did you mean {close[0]}? " if close else ""
+        names = sorted({*map(spec_yaml.declared_name, files)})
+        close = get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
         unknown = UnknownPipelineError(
-            f"no pipeline is named {name!r} in {where}; {told}there are: "
-            f"{', '.join(there) or 'none'}",
-            next=AGAIN if close else "semel batches" if there else "semel new --help",
+            f"no pipeline is named {name!r} in {where}; {hint}there are: "
+            f"{', '.join(names) or 'none'}",
+            next=AGAIN if close else "semel batches" if names else "semel new --help",
         )
         unknown.meant = (name, close[0]) if close else None
         raise unknown
-    if len(found) > 1:
-        shown = " and ".join(map(str, found))
-        raise SpecError(f"the pipeline {name!r} is declared in {shown}; rename or remove one")
-    return found[0]
+    if len(declaring) > 1:
+        paths = " and ".join(map(str, declaring))
+        raise SpecError(f"the pipeline {name!r} is declared in {paths}; rename or remove one")
+    return declaring[0]

@@ -1,4 +1,4 @@
-"""What of a declaration shapes a batch's data: by its digest stage knows the spec of the plan."""
+"""The digest of the keys that shape a batch's data. Stage compares it with the plan's digest."""
 
 import hashlib
 import json
@@ -10,14 +10,14 @@ _NOT_OF_THE_DATA = frozenset(
     description schedule max_active_runs notify deadline limits dedup.keep_ids
     """.split()
 )
-"""Keys that say what a plan does, and what is kept beside a batch, not what is in it."""
+"""Keys that affect when and how a plan runs, or files next to a batch, but not its data."""
 
 
 # Keeps P20.
 def digest(declared: dict[str, Any], aside: Set[str]) -> str:
-    """Hex SHA-256 of what is declared and not a default, but for the keys `aside`.
+    """Hex SHA-256 of the declared keys that are not defaults, without the keys in `aside`.
 
-    So a batch stays the one that was planned when semel learns a key.
+    So the digest of a batch does not change when a version of semel adds a key.
     """
     shaping = _without(declared, _NOT_OF_THE_DATA | aside)
     text = json.dumps(shaping, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
@@ -25,10 +25,10 @@ def digest(declared: dict[str, Any], aside: Set[str]) -> str:
 
 
 def _without(declared: dict[str, Any], aside: Set[str], within: str = "") -> dict[str, Any]:
-    """The keys that are not `aside`, at all levels; and no mapping that has only such keys."""
-    kept = {
+    """The keys that are not in `aside`, at all levels, without mappings that become empty."""
+    shaping = {
         key: _without(value, aside, f"{within}{key}.") if isinstance(value, dict) else value
         for key, value in declared.items()
         if within + key not in aside
     }
-    return {key: value for key, value in kept.items() if value != {}}
+    return {key: value for key, value in shaping.items() if value != {}}

@@ -1,8 +1,8 @@
-"""What a pipeline's catalog of ids is made of, and the rows of its windows: it cannot change.
+"""The parts of a declaration that fix a pipeline's ids and the rows of its windows.
 
-A change would make other hashes of the same records, and all of them would pass as new; or partial
-rows that do not add up with those that are there. Column types may change within a class, for what
-hashes alike (catalog.ids) stays the same id.
+They cannot change: the same records would have other hashes, and all would pass as new; or new
+partial rows would not add up with old ones. A column's type may change within a class, because
+equal hashes (catalog.ids) are equal ids.
 """
 
 import json
@@ -19,10 +19,10 @@ _CLASSES = {
     "smallint": "integer",
     "boolean": "integer",
 }
-"""Types whose values hash alike. Every other type is a class of its own."""
+"""Types whose equal values have equal hashes. Every other type is a separate class."""
 
 _TIME = "time"
-"""The class of record_time: a bucket is the same whether a day or its midnight was read."""
+"""The class of record_time: a day and its midnight are in the same bucket."""
 
 _FIELDS = {
     "record_id": "record_id",
@@ -32,13 +32,13 @@ _FIELDS = {
     "window": "window",
     "aggregate": "aggregate",
 }
-"""What must be equal, and the key of the declaration that it comes from."""
+"""The fields that must not change, each with its key in the declaration."""
 
 _COUNTED = ("window", "aggregate")
 
 
 def identity_of(spec: Spec) -> dict[str, Any]:
-    """What the ids of a pipeline are made of, as plain JSON."""
+    """The fields that fix the ids of a pipeline and its partial rows, as plain JSON."""
     kinds = spec.column_types()
     types = {name: _CLASSES.get(kinds[name].word, kinds[name].word) for name in spec.record_id}
     by_bucket = spec.dedup.scope is RepeatScope.BUCKET
@@ -56,7 +56,7 @@ def identity_of(spec: Spec) -> dict[str, Any]:
 
 # Keeps AG4.
 def _counted(spec: Spec) -> dict[str, Any]:
-    """What partial rows are made of. How long a window stays open is no part of it."""
+    """The fields that fix partial rows. The delay of a window is not one of them."""
     if spec.aggregate is None:
         return dict.fromkeys(_COUNTED)
     plain = spec.to_json()
@@ -65,13 +65,13 @@ def _counted(spec: Spec) -> dict[str, Any]:
 
 
 def to_text(identity: dict[str, Any]) -> str:
-    """An identity as the ledger keeps it."""
+    """An identity as text for the ledger."""
     return json.dumps(identity)
 
 
 # Keeps P12.
 def check(stored: str, spec: Spec) -> None:
-    """TerminalError when the declaration is not what the catalog's ids were made of."""
+    """Raises TerminalError if the declaration has another identity than the ledger."""
     old, new = json.loads(stored), identity_of(spec)
     changed = [field for field in _FIELDS if old[field] != new[field]]
     changes = [
@@ -84,9 +84,9 @@ def check(stored: str, spec: Spec) -> None:
         if old["types"].get(name, kind) != kind
     ]
     if changes:
-        why = "the ids in its catalog are made of it, and every record would pass as new"
+        why = "the ids in its catalog would not match, and every record would pass as new"
         if {*changed} & {*_COUNTED}:
-            why = "the rows of its windows are made of it, and old and new would not add up"
+            why = "old and new rows of its windows would not add up"
         raise TerminalError(
             f"pipeline {spec.name}: {'; '.join(changes)}: {why}. Put it back, or declare a new "
             "pipeline with its own name and sink"

@@ -1,6 +1,6 @@
-"""What is wrong with a declaration on this machine: its folders, and its transforms' files.
+"""The faults of a declaration on this machine: in its folders, and in its transforms' files.
 
-And limits that are refused in a file but not in a stored spec, for markers hold such ones.
+Also limits that a file must not have. Stored specs may have them, since old markers do.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from semel.sinks.spec import ARCHIVES
 
 
 def problems(spec: Spec) -> Iterator[tuple[Key, str]]:
-    """Each problem, with the key that it is about."""
+    """Each problem, with its key."""
     yield from _of_limits(spec)
     yield from _of_ids(spec)
     for at, name in enumerate(spec.transforms):
@@ -29,20 +29,20 @@ def _of_limits(spec: Spec) -> Iterator[tuple[Key, str]]:
     shortest = 2 * limits.HEARTBEAT_SECONDS
     if spec.limits.orphan_after.total_seconds() < shortest:
         yield ("limits", "orphan_after"), (
-            f"is shorter than {shortest} s: the driver of a stage gives a sign of life every "
-            f"{limits.HEARTBEAT_SECONDS} s, and a plan between two of them would take its batch"
+            f"is shorter than {shortest} s. Stage sends a heartbeat every "
+            f"{limits.HEARTBEAT_SECONDS} s, and a plan in between would take over its batch"
         )
 
 
 def _of_ids(spec: Spec) -> Iterator[tuple[Key, str]]:
-    """`semel exact` reads the ids of a batch again, and those of a queue are only in its spool."""
-    kept = spec.source.kept if spec.source.receives and spec.record_id else None
-    if kept is not None and spec.by_position and spec.hides_ids and kept < spec.dedup.horizon:
-        kept, horizon = map(format_duration, (kept, spec.dedup.horizon))
+    """`semel exact` reads the ids of a batch again. Those of a queue are only in its spool."""
+    keep = spec.source.retention if spec.source.receives and spec.record_id else None
+    if keep is not None and spec.by_position and spec.hides_ids and keep < spec.dedup.horizon:
+        keep, horizon = map(format_duration, (keep, spec.dedup.horizon))
         yield ("source", "keep_spool"), (
-            f"{kept} is shorter than dedup.horizon, {horizon}. `semel exact` could never make this "
-            "pipeline exactly once: it reads ids from the spool, for the output does not have "
-            f"them. Declare {horizon} or longer, or a shorter dedup.horizon"
+            f"{keep} is shorter than dedup.horizon, {horizon}. `semel exact` could never make this "
+            "pipeline exactly once: it reads ids from the spool, because the output lacks them. "
+            f"Declare {horizon} or longer, or a shorter dedup.horizon"
         )
 
 
@@ -62,25 +62,25 @@ def _of_folders(spec: Spec) -> Iterator[tuple[Key, str]]:
     at, sink = ("sink", spec.sink.located_by), place.folder
     # Keeps P12.
     if place in spec.sink.derived_places(counts=spec.aggregate is not None):
-        yield at, f"semel keeps its own notes in {place}; write to another one"
+        yield at, f"semel keeps its notes in {place}; declare another place"
     yield from _of_archive(spec, sink, source, at)
-    if source is not None and (why := spec.source.misplaced()):
+    if source is not None and (why := spec.source.folder_problem()):
         yield ("source", "path"), why
     if source is None or sink is None:
         # Keeps P29.
-        if sink is None and spec.source.reads(place):
-            yield at, f"the source reads {place} too, and would read what is written"
+        if sink is None and spec.source.reads_from(place):
+            yield at, f"the source reads {place} too, so it would read the pipeline's own output"
     elif sink.is_relative_to(source):
         yield at, f"{sink} lies in the source's folder {source}; keep them apart"
     elif source.is_relative_to(sink):
-        yield at, f"{sink} holds the source's folder {source}; keep them apart"
+        yield at, f"{sink} contains the source's folder {source}; keep them apart"
 
 
 def _of_archive(
     spec: Spec, sink: Path | None, source: Path | None, at: Key
 ) -> Iterator[tuple[Key, str]]:
     if sink and ARCHIVES in sink.parts:
-        yield at, f"{sink} lies in a folder {ARCHIVES}, which is kept for archives"
+        yield at, f"{sink} lies in a folder {ARCHIVES}, which is reserved for archives"
     key = ("sink", "archive")
     try:
         archive = spec.declared_archive()
@@ -90,10 +90,10 @@ def _of_archive(
     if archive is None:
         return
     if sink and sink.is_relative_to(archive):
-        yield key, f"{archive} holds the sink; keep them apart"
+        yield key, f"{archive} contains the sink; keep them apart"
     elif sink and spec.sink.vacuumed and archive.is_relative_to(sink):
-        yield key, f"{archive} lies in the sink, where a vacuum would take it; keep them apart"
+        yield key, f"{archive} lies in the sink, where a vacuum would delete it; keep them apart"
     elif sink and archive.is_relative_to(sink) and archive != sink / ARCHIVES:
         yield key, f"{archive} lies in the sink; there it must be {sink / ARCHIVES}"
     elif source and (archive.is_relative_to(source) or source.is_relative_to(archive)):
-        yield key, f"{archive} and the source's folder {source} hold each other; keep them apart"
+        yield key, f"{archive} and the source's folder {source} overlap; keep them apart"

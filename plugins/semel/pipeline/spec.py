@@ -1,6 +1,6 @@
-"""A pipeline as its user declares it.
+"""The declaration of a pipeline.
 
-The models check what the text alone can tell, so that a stored spec can be read anywhere.
+The models check themselves by their text alone, so that any machine can read a stored spec.
 """
 
 from collections.abc import Iterable, Iterator
@@ -45,54 +45,55 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEDULE_WORDS = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
-"""What a schedule may say in place of a cron expression."""
+"""Alternatives to a cron expression."""
 
 UPSTREAM = "upstream"
-"""What it says where each finalized batch of the pipeline that is read makes a run."""
+"""The schedule of a pipeline that runs after each finalized batch of its upstream pipeline."""
 
 
 class Spec(Model):
     """One pipeline."""
 
     name: str = Field(pattern=NAME)
-    """The pipeline's name, which is its DAG's too. Never reuse or change it: ids hang on it."""
+    """The name of the pipeline and of its DAG. Never reuse or change it: its ids belong to it."""
     description: str = ""
-    """What it is for; shown in Airflow."""
+    """The purpose of the pipeline, which Airflow shows."""
     schedule: str | None = None
-    """A cron expression in UTC, or @hourly, @daily, ...; upstream: when the pipeline that is read
-    finalizes a batch (source.type: pipeline); null: only when triggered."""
+    """A cron expression in UTC, or @hourly, @daily, ...; upstream: after each batch of the upstream
+    pipeline (source.type: pipeline); null: only when triggered."""
     source: Annotated[Union[sources.declarations()], Field(discriminator="type")]
     """Where records come from."""
     record_id: tuple[Text, ...] = ()
-    """Columns that together identify a record. Empty: its position does, and no repeat is seen."""
+    """Columns that together identify a record. Empty: the position identifies it, and semel does
+    not recognise repeats."""
     record_time: str | None = None
     """A timestamp or date column that is the same on every delivery of a record."""
     window: WindowSpec | None = None
-    """The windows of record_time: which are complete is told; and what aggregate counts in."""
+    """The windows of record_time: semel reports the complete ones, and aggregate counts in them."""
     dedup: Dedup = Dedup()
-    """How repeated records are recognised; needs record_id."""
+    """How semel recognises repeated records. Needs record_id."""
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE
-    """at_least_once: repeats are not dropped, and no ids are kept; needs record_id."""
+    """at_least_once: semel does not drop repeats, and does not keep ids. Needs record_id."""
     aggregate: Aggregate | None = None
-    """Count the records of each window: partial rows go to the sink, and readers merge them."""
+    """Aggregate the records of each window. Partial rows go to the sink, and readers merge them."""
     transforms: tuple[Annotated[str, Field(pattern=spec_transforms.PATTERN)], ...] = ()
     """In order: functions DataFrame -> DataFrame (module:function), or queries (file.sql)."""
     sink: Annotated[Union[sinks.declarations()], Field(discriminator="type")]
     """Where the survivors go."""
     limits: Limits = Limits()
-    """Bounds beyond which a batch stops."""
+    """Limits at which a batch stops."""
     max_active_runs: int = Field(default=4, ge=1, le=64, strict=True)
     """DAG runs of this pipeline at the same time."""
     notify: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")], ...] = ()
-    """Airflow connections that are told of each task that failed."""
+    """Airflow connections through which semel notifies you of each failed task."""
     deadline: Duration | None = None
-    """They are also told of a run that is not finished this long after it was queued."""
+    """They also notify you of a run that is not finished this long after it was queued."""
 
     @field_validator("name")
     @classmethod
     def _name(cls, name: str) -> str:
         if name == RESERVED_NAME:
-            raise ValueError(f"{name!r} is the name of the DAG that collects; choose another one")
+            raise ValueError(f"{name!r} is the name of the DAG for collect; choose another name")
         return name
 
     @field_validator("schedule")
@@ -117,14 +118,14 @@ class Spec(Model):
 
     def _problems(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if self.schedule == UPSTREAM and self.source.upstream is None:
-            yield ("schedule",), f"{UPSTREAM} has no meaning without source.type: pipeline"
+            yield ("schedule",), f"{UPSTREAM} needs source.type: pipeline"
         columns = {name: ddl.parse(text) for name, text in self.source.columns.items()}
-        there = f"the schema has {', '.join(columns)}"
+        schema = f"the schema has {', '.join(columns)}"
         if name := twice(self.record_id):
             yield ("record_id",), f"names {name!r} twice"
         for at, name in enumerate(self.record_id):
             if name not in columns:
-                yield ("record_id", at), f"{name!r} is not a column; {there}"
+                yield ("record_id", at), f"{name!r} is not a column; {schema}"
             elif not columns[name].identifies:
                 yield ("record_id", at), (
                     f"{name!r} is {columns[name]}: an id column holds one exact value "
@@ -132,7 +133,7 @@ class Spec(Model):
                 )
         if self.record_time is not None:
             if self.record_time not in columns:
-                yield ("record_time",), f"{self.record_time!r} is not a column; {there}"
+                yield ("record_time",), f"{self.record_time!r} is not a column; {schema}"
             elif columns[self.record_time].word not in ("timestamp", "date"):
                 kind = columns[self.record_time]
                 yield ("record_time",), f"{self.record_time!r} is {kind}, not a timestamp or date"
@@ -140,42 +141,42 @@ class Spec(Model):
             named = self.record_id if key == "record_id" else (self.record_time,)
             for name in sorted(self.source.naming.optional.intersection(named)):
                 yield ("source", "columns", name, "optional"), (
-                    f"{name!r} is {key}, which each record needs; leave it out"
+                    f"{name!r} is {key}, which each record needs; remove optional"
                 )
         if self.window is not None and self.record_time is None:
-            yield ("record_time",), "is missing: a window takes a record's time from it"
+            yield ("record_time",), "is missing: window needs it for the time of a record"
         elif self.window is not None and self.record_time in columns:
             is_date = columns[self.record_time].word == "date"
             if is_date and (self.window.every or self.window.size) % timedelta(days=1):
                 yield ("window", "size" if self.window.every is None else "every"), (
-                    f"is shorter than a day, and record_time {self.record_time!r} is a date, which "
-                    "has no hours; declare 1 day or 1 week"
+                    f"is shorter than a day, but record_time {self.record_time!r} is a date "
+                    "without hours; declare 1 day or 1 week"
                 )
         yield from self._aggregate_problems()
         if name := twice(self.notify):
             yield ("notify",), f"names {name!r} twice"
         if self.deadline is not None and not self.notify:
-            yield ("deadline",), "has no meaning without notify: nobody would hear of it"
+            yield ("deadline",), "needs notify: the connections for the notification"
         if self.deadline is not None and not self.deadline:
             yield ("deadline",), "must be longer than nothing"
         if not self.record_id and self.dedup != Dedup():
-            yield ("dedup",), "has no meaning without record_id: positions never repeat"
+            yield ("dedup",), "needs record_id: without it semel uses positions, which never repeat"
         yield from self._guarantee_problems()
         in_buckets = self.dedup.scope is RepeatScope.BUCKET
         bucket_by = self.record_time if in_buckets else None
         yield from self.source.id_problems(self.record_id, bucket_by)
         if in_buckets and self.record_time is None:
-            yield ("record_time",), "is missing: dedup.scope: bucket takes the bucket from it"
+            yield ("record_time",), "is missing: dedup.scope: bucket needs it for the bucket"
         if self.dedup.scope is RepeatScope.HORIZON and self.dedup.late is not Late.QUARANTINE:
-            yield ("dedup", "late"), "has no meaning with scope: horizon: nothing is late there"
+            yield ("dedup", "late"), "needs scope: bucket; with scope: horizon no record is late"
         if self.transforms and self.sink.shards > 1 and not self.sink.position_columns:
             yield ("sink", "shards"), (
-                "goes by a record's position, which no row has behind a transform: declare "
-                "position_columns: true, and let the transforms keep both"
+                "uses a record's position, which rows lack after a transform. Declare "
+                "position_columns: true, and keep both columns in the transforms"
             )
-        # A transform may make columns that only the run can know.
+        # Only the run knows the columns after a transform.
         if self.aggregate is None and not self.transforms:
-            for key, why in self.sink.column_problems(columns, there):
+            for key, why in self.sink.column_problems(columns, schema):
                 yield ("sink", *key), why
             refuses = sink_format(self.sink.format).refuses
             for name, kind in columns.items():
@@ -187,10 +188,10 @@ class Spec(Model):
             return
         if self.window is None:
             yield ("window",), "is missing: aggregate counts the records of each window"
-        for key, why in self.sink.counting_problems((START, *self.aggregate.keys)):
+        for key, why in self.sink.aggregate_problems((START, *self.aggregate.keys)):
             yield ("sink", *key), why
         if self.source.unknown is Unknown.KEEP and not self.transforms:
-            yield ("source", "unknown"), "keep has no meaning with aggregate: nothing is kept"
+            yield ("source", "unknown"), "keep does not work with aggregate, which drops other keys"
         if not self.transforms:
             for key, why in self.aggregate.problems(self.arrow_schema()):
                 yield ("aggregate", *key), why
@@ -200,26 +201,26 @@ class Spec(Model):
             return
         if not self.record_id:
             yield ("guarantee",), (
-                "at_least_once has no meaning without record_id: each position is read exactly "
-                "once; leave guarantee out"
+                "at_least_once needs record_id: without it semel reads each position exactly once. "
+                "Remove guarantee"
             )
         if self.dedup.scope is RepeatScope.BUCKET:
             yield ("dedup", "scope"), (
-                "bucket does not go with guarantee: at_least_once, which keeps no record of the "
+                "bucket does not work with guarantee: at_least_once, which does not note the "
                 "buckets that it read; declare scope: horizon"
             )
         if self.dedup.keep_ids:
-            yield ("dedup", "keep_ids"), "has no meaning with at_least_once: it makes no ids"
+            yield ("dedup", "keep_ids"), "does not work with at_least_once, which has no ids"
         if self.sink.replaces_rows:
             yield ("sink", "mode"), (
-                "upsert takes one row for a key in each batch, and at_least_once lets repeats "
-                "through; declare mode: append"
+                "upsert allows one row for a key in each batch, but at_least_once does not drop "
+                "repeats; declare mode: append"
             )
 
     @property
     def by_position(self) -> bool:
-        """Whether a record's identity is its position: no catalog, no dedup. So it is without a
-        record_id, and at least once.
+        """True if a record's position is its identity, without catalog and dedup. That is so
+        without a record_id, and with at_least_once.
         """
         return not self.record_id or self.guarantee is Guarantee.AT_LEAST_ONCE
 
@@ -230,37 +231,37 @@ class Spec(Model):
 
     @property
     def delay(self) -> timedelta:
-        """How much later than its time a record may come. Nothing without windows."""
+        """How long after its time a record may arrive. 0 without windows."""
         return self.window.delay if self.window else timedelta()
 
     @property
     def keeps_ids(self) -> bool:
-        """Whether each batch's ids are kept as files: from its output they cannot be had again."""
+        """True if semel keeps each batch's ids as files, since the output may lack them."""
         declared = self.dedup.keep_ids
         return not self.by_position and (self.hides_ids if declared is None else declared)
 
     @property
     def hides_ids(self) -> bool:
-        """Whether the ids of a batch cannot be read from its output."""
+        """True if semel cannot read the ids of a batch from its output."""
         return bool(self.transforms) or self.aggregate is not None or not self.sink.in_folder
 
     @property
     def exact_from(self) -> int | None:
-        """The first commit that is exactly once, of a pipeline that begins so. None: none is."""
+        """The first commit that is exactly once, for a new pipeline. None with at_least_once."""
         return 1 if self.guarantee is Guarantee.EXACTLY_ONCE else None
 
     def exactly_once(self) -> "Spec":
-        """The same, exactly once: its records have ids."""
+        """A copy with guarantee exactly_once. Its records MUST have ids."""
         return self.model_copy(update={"guarantee": Guarantee.EXACTLY_ONCE})
 
     def digest(self) -> str:
-        """Hex SHA-256 of all that shapes a batch's data; two equal digests give equal batches."""
-        aside = {f"source.{key}" for key in self.source.aside}
+        """Hex SHA-256 of all keys that shape a batch's data. Equal digests give equal batches."""
+        aside = {f"source.{key}" for key in self.source.plan_keys}
         aside |= {f"sink.{key}" for key in self.sink.aside}
         return digest.digest(self._plain(exclude_defaults=True), aside)
 
     def to_yaml(self) -> str:
-        """The declaration without what is default, and its digest: for a person to read."""
+        """The declaration without defaults, and its digest, for a user to read."""
         plain = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
         return f"{text}# digest {self.digest()}\n"
@@ -284,22 +285,25 @@ class Spec(Model):
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "Spec":
-        """The spec that `to_json` gave. SpecError when it does not fit this version's models."""
+        """The spec from `to_json`. Raises SpecError if this version's models do not accept it."""
         source = plain["source"] | {"schema": dict(plain["source"]["schema"])}
-        beside = ("parser_rules", "code")
-        declared = {key: value for key, value in plain.items() if key not in beside}
+        added = ("parser_rules", "code")
+        declared = {key: value for key, value in plain.items() if key not in added}
         if aggregate := declared.get("aggregate"):
             columns = dict(aggregate["columns"])
             declared["aggregate"] = aggregate | {"columns": columns}
         try:
             return cls.model_validate(declared | {"source": source})
         except ValidationError as error:
-            found = spec_yaml.problems_of(error, cls)
-            shown = "; ".join(f"{spec_yaml.key_of(p.key)}: {p.why}" for p in found)
-            raise SpecError(f"a stored spec does not fit this semel: {shown}") from error
+            problems = spec_yaml.problems_of(error, cls)
+            text = "; ".join(f"{spec_yaml.key_of(p.key)}: {p.why}" for p in problems)
+            raise SpecError(
+                f"this version of semel does not accept a stored declaration: {text}"
+            ) from error
 
     def placed(self, now: "Spec", keys: Iterable[str] | None = None) -> "Spec":
-        """The same, its sink where `now` has it, by all of the sink's `place` or by some `keys`."""
+        """A copy whose sink has the place of the sink in `now`: all `place` keys, or these `keys`.
+        """
         if self.sink.type != now.sink.type:
             return self
         keys = self.sink.place if keys is None else keys
@@ -307,20 +311,20 @@ class Spec(Model):
         return self.model_copy(update={"sink": sink})
 
     def column_types(self) -> dict[str, ddl.ColumnType]:
-        """The parsed type of each column, in order; REST_COLUMN is the last, if it is there."""
+        """The parsed type of each column, in order. REST_COLUMN, if any, is the last."""
         kinds = {name: ddl.parse(text) for name, text in self.source.columns.items()}
         if self.source.unknown is Unknown.KEEP:
             kinds[REST_COLUMN] = ddl.parse("json")
         return kinds
 
     def of_source(self) -> Context:
-        """What its source, and the format of its records, may know."""
+        """The context for the source and the format of its records."""
         return self._context(self.source)
 
     # Keeps PG5.
     def of_sink(self) -> Context:
-        """What its sink may know. Columns that transforms or aggregate make have none of the
-        source's types, whatever they are called.
+        """The context for the sink. After transforms or aggregate it lacks column types: a column
+        may have the name of a source column and another type.
         """
         context = self._context(self.sink)
         return replace(context, columns={}) if self.transforms or self.aggregate else context
@@ -347,17 +351,17 @@ class Spec(Model):
         return self.of_source().arrow_schema()
 
     def source_root(self) -> Path | None:
-        """The folder of the source, None where it is none. TerminalError as for the sink."""
+        """The folder of the source, or None if it is not a folder. Raises as `sink_path` does."""
         return self.source.folder()
 
     def sink_path(self) -> Path | None:
-        """The absolute folder of the output, None where it is no folder.
+        """The absolute folder of the output, or None if the sink is not a folder.
 
-        TerminalError when it lies outside the data roots.
+        Raises TerminalError if it lies outside of the data roots.
         """
         return self.sink.folder()
 
     def declared_archive(self) -> Path | None:
-        """The absolute `sink.archive`, if it is declared. TerminalError as for the sink."""
+        """The absolute `sink.archive`, if it is declared. Raises as `sink_path` does."""
         declared = self.sink.archive
         return None if declared is None else settings.allowed(declared, "sink.archive")

@@ -28,8 +28,8 @@ from semel.pipeline.spec import Spec
 from semel.plan import abandon, covered, cut, event_time, partitions, register
 from semel.plan.abandon import release
 from semel.plan.cut import BatchDraft
-from semel.plan.idle import Idle, earlier, why
-from semel.plan.survey import Request, Survey, look
+from semel.plan.idle import Idle, earlier, explain_idle
+from semel.plan.survey import Request, Survey, take_survey
 from semel.sources import Offer, Refusal, TakenRange
 from semel.sources.spec import SourceSpec
 
@@ -38,14 +38,14 @@ _ROUNDS_MAX = 20  # Losing to other planners this often in a row means something
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The answer of plan. `batch` is None if there was nothing to take: then `idle` says why, and
-    `before` is the request's last batch, which is over.
+    """The answer of plan. If there was nothing to take, `batch` is None, `idle` explains why, and
+    `before` is the request's last batch, which has ended.
 
     `bytes` and `bytes_left` are in the unit of the `source`. `anew`: the request's uncommitted
-    batch that was given up for this one, and why. `resumed`: (name, known name) of partitions
-    recognised by their content and read on. `earlier`: by day (UTC), how much from before the run's
-    window no plan has taken or seen in its current state. `covers`: the time that is covered now,
-    or that the event time has passed, of a plan that takes nothing.
+    batch that plan abandoned for this one, and why. `resumed`: (name, known name) of partitions
+    that plan recognised by their content and reads on. `earlier`: by day (UTC), the number of parts
+    before the run's window that no plan has taken or seen in their current state. `covers`: if plan
+    takes nothing, the time that it covers now, or that the event time has passed.
     """
 
     pipeline: Pipeline
@@ -65,15 +65,15 @@ class Plan:
     covers: TimeSet = TimeSet()
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether the request's batch is finalized and nothing more has come."""
         over = self.before is not None and self.before.status is BatchStatus.FINALIZED
         return self.batch is None and over
 
     def must_wait(self, spec: Spec, waited: timedelta) -> bool:
-        """Whether to look again, by `source.on_empty`. SourceError: the run fails instead."""
+        """Whether to survey again later (`source.on_empty`). Raises SourceError if the run fails."""
         source = spec.source
-        if self.batch is not None or self.done or source.on_empty is OnEmpty.SKIP:
+        if self.batch is not None or self.is_done or source.on_empty is OnEmpty.SKIP:
             return False
         if source.on_empty is OnEmpty.WAIT and waited < source.wait_at_most:
             return True
@@ -82,12 +82,13 @@ class Plan:
             why = f"it has waited for source.wait_at_most, {format_duration(source.wait_at_most)}"
         shown = f". {self.idle.unmatched}" if self.idle and self.idle.unmatched else ""
         raise SourceError(
-            f"{spec.name} has nothing to read, and {why}{shown}", next=f"semel gaps {spec.name}"
+            f"{spec.name}: the source shows nothing to read, and {why}{shown}",
+            next=f"semel gaps {spec.name}",
         )
 
 
 class _Changed(Exception):
-    """Something the plan is based on changed between the survey and the lock."""
+    """The ledger changed between the survey and the lock, so the plan is out of date."""
 
 
 def plan(
@@ -99,10 +100,11 @@ def plan(
 ) -> Plan:
     """Find the request's batch, or plan one that takes what is unclaimed.
 
-    The same request gets the same batch until that is finalized or abandoned; then it gets the
-    next, if there is anything to take. An uncommitted batch is planned anew when its declaration or
-    its source has changed and no attempt shows life. TerminalError, LimitError: nothing was
-    written. SourceError: files were refused, and `source.on_refused` is `fail`.
+    The same request gets the same batch until that batch is finalized or abandoned; then it gets
+    the next one, if there is anything to take. Plan replaces an uncommitted batch if its
+    declaration or its source has changed and no attempt shows life. TerminalError and LimitError
+    mean that plan wrote nothing. Raises SourceError if the source has refused files and
+    `source.on_refused` is `fail`.
     """
     interval = interval_of(spec, interval)
     anew: tuple[int, str] | None = None
@@ -116,8 +118,10 @@ def plan(
         failpoints.point("plan.after_register")
         if before is not None and before.open:
             reason = _outdated(ledger, spec, before)
-            gone = reason and abandon.abandon(ledger, before.batch_id, reason, silent_only=True)
-            if not gone:
+            abandoned = reason and abandon.abandon(
+                ledger, before.batch_id, reason, silent_only=True
+            )
+            if not abandoned:
                 # Keeps P5.
                 return Plan(pipeline=pipeline, batch=before, created=False, source=spec.source)
             anew = before.batch_id, reason
@@ -127,10 +131,10 @@ def plan(
             log=log,
         )  # fmt: skip
         try:
-            survey = covered.with_growing(request, look(ledger, pipeline, request))
+            survey = covered.with_growing(request, take_survey(ledger, pipeline, request))
             draft = cut.cut(request, survey)
             survey = replace(survey, refusals=(*survey.refusals, *draft.refused))
-        except FileNotFoundError:  # Moved meanwhile: look again.
+        except FileNotFoundError:  # A part moved meanwhile: survey again.
             continue
         failpoints.point("plan.before_lock")
         try:
@@ -145,13 +149,13 @@ def plan(
             created=batch is not None,
             source=spec.source,
             before=before,
-            idle=why(ledger, pipeline, request, survey) if batch is None else None,
+            idle=explain_idle(ledger, pipeline, request, survey) if batch is None else None,
             names=tuple(dict.fromkeys(r.offer.name for r in draft.ranges)),
             bytes=sum(r.end - r.start for r in draft.ranges),
-            bytes_left=draft.left,
+            bytes_left=draft.remaining,
             refusals=survey.refusals,
-            taken_over=tuple(survey.orphans) if batch else survey.matched.released,
-            resumed=survey.matched.resumed,
+            taken_over=tuple(survey.orphans) if batch else survey.matched.released_batches,
+            resumed=survey.matched.resumed_names,
             anew=anew,
             earlier=earlier(request, survey),
             covers=covers if batch is None else TimeSet(),
@@ -171,31 +175,31 @@ def find_batch(ledger: Ledger, spec: Spec, request_key: str) -> Batch | None:
 
 # Keeps P21.
 def _outdated(ledger: Ledger, spec: Spec, batch: Batch) -> str | None:
-    """Why a batch of this request can never be staged as planned. None: it can."""
+    """Why stage can never read a batch as planned. Returns None if it can."""
     if batch.status is not BatchStatus.PLANNED:
         return None
     if batch.spec_digest != spec.digest():
         return "its declaration changed since it was planned"
-    found = ledger.rows("plan", "claims", batch_id=batch.batch_id)
+    claims = ledger.rows("plan", "claims", batch_id=batch.batch_id)
     try:
-        open_source(spec).find([Claim.from_row(r) for r in found], batch.batch_id)
+        open_source(spec).find([Claim.from_row(r) for r in claims], batch.batch_id)
     except ChangedError as error:
         return f"its source changed since it was planned ({error})"
     except SourceError:
-        pass  # What is away may come back: a person decides.
+        pass  # A missing part may come back: a person decides.
     return None
 
 
 def _latest(connection: sa.Connection, pipeline: Pipeline, request_key: str) -> Batch | None:
     values = {"pipeline_id": pipeline.pipeline_id, "request_key": request_key}
-    found = row(connection, "plan", "latest_batch", **values)
-    return Batch.from_row(found) if found else None
+    latest = row(connection, "plan", "latest_batch", **values)
+    return Batch.from_row(latest) if latest else None
 
 
 def interval_of(
     spec: Spec, interval: tuple[datetime, datetime] | None
 ) -> tuple[datetime, datetime] | None:
-    """The interval to plan by. TerminalError: the pipeline needs one and has none."""
+    """The interval to plan by. Raises TerminalError if the run lacks one that it needs."""
     if spec.source.select == "arrival":
         return None
     if interval is None or interval[0] >= interval[1]:
@@ -209,14 +213,14 @@ def interval_of(
 
 
 def _failed(spec: Spec, refused: list[Refusal]) -> str:
-    shown = [f"{r.name!r}: {r.reason}: {r.detail}" for r in refused[:FILES_NAMED_MAX]]
-    more = len(refused) - len(shown)
-    found = f"{count(len(refused), spec.source.part)} {'is' if len(refused) == 1 else 'are'}"
+    lines = [f"{r.name!r}: {r.reason}: {r.detail}" for r in refused[:FILES_NAMED_MAX]]
+    more = len(refused) - len(lines)
+    parts = f"{count(len(refused), spec.source.part)} {'is' if len(refused) == 1 else 'are'}"
     return "\n".join(
         [
-            f"pipeline {spec.name}: {found} refused, so this run would not be complete; nothing "
+            f"pipeline {spec.name}: {parts} refused, so this run would not be complete; nothing "
             "was planned. Settle each, or declare source.on_refused: warn, then run this again",
-            *shown,
+            *lines,
             *([f"and {more} more; `semel gaps {spec.name}` lists all"] if more else []),
         ]
     )
@@ -225,59 +229,61 @@ def _failed(spec: Spec, refused: list[Refusal]) -> str:
 def _write(
     ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey, draft: BatchDraft
 ) -> tuple[Batch | None, TimeSet]:
-    """Write the plan's result; write a batch only if there is something to take. Returns it, and
-    the time that the plan covers.
+    """Write the plan's result, with a batch only if there is something to take. Returns the batch,
+    and the time that the plan covers.
 
-    _Changed: the plan is out of date, and nothing was written.
+    Raises _Changed, having written nothing, if the plan is out of date.
     """
     matched = survey.matched
-    changed = draft.ranges or draft.updates or draft.made or matched.lost or matched.retired
+    changed = (
+        draft.ranges or draft.updates or draft.new_partitions or matched.lost_ranges or matched.retired_ids
+    )
     pipeline_id = pipeline.pipeline_id
-    whole = covered.sees_all(request, survey, draft)
-    late = covered.late_times(request, survey) if whole else []
+    sees_all = covered.sees_all(request, survey, draft)
+    late = covered.late_times(request, survey) if sees_all else []
     is_full = event_time.leaves_nothing(request, survey, draft)
     covers = TimeSet()
-    if survey.same_refusals and not (changed or matched.released or is_full > survey.is_full):
-        if whole:
+    if survey.same_refusals and not (changed or matched.released_batches or is_full > survey.is_full):
+        if sees_all:
             with ledger.transaction() as connection:
                 covers, is_new = covered.covers(connection, pipeline_id, request, survey, late)
-        if not (whole and is_new):
+        if not (sees_all and is_new):
             return None, covers
     stored: dict[str, Any] = {}
     if draft.ranges:  # Before the lock, because it reads the transforms' files.
-        stored = provenance.stored(request.spec)
+        stored = provenance.spec_with_code(request.spec)
     with ledger.transaction() as connection:
         _lock(connection, pipeline, request, survey)
         if not survey.same_refusals:
             _write_refusals(connection, pipeline_id, survey.refusals)
         released: set[int] = set()
         # Keeps P7, P11, CH1.
-        for orphan in survey.orphans if draft.ranges else matched.released:
+        for orphan in survey.orphans if draft.ranges else matched.released_batches:
             released |= release(connection, orphan, f"taken over by {request.key}")
-        partitions.retire(connection, matched.retired)
-        partitions.close(connection, matched.lost, survey.lost)
+        partitions.retire(connection, matched.retired_ids)
+        partitions.close(connection, matched.lost_ranges, survey.lost)
         partitions.update(connection, draft.updates)
-        new = partitions.insert(connection, pipeline_id, draft.made)
-        made = {r["name"]: r["source_partition_id"] for r in new}
-        _write_holes(connection, draft, made)
+        new = partitions.insert(connection, pipeline_id, draft.new_partitions)
+        ids = {r["name"]: r["source_partition_id"] for r in new}
+        _write_holes(connection, draft, ids)
         batch = None
-        if whole:
+        if sees_all:
             covers, _ = covered.covers(connection, pipeline_id, request, survey, late)
         if draft.ranges:
             split = survey.source.split_size
-            claims = _claims(draft.ranges, made)
+            claims = _claims(draft.ranges, ids)
             batch = _write_batch(
                 connection, pipeline_id, request, stored, split, claims, covers, is_full=is_full
             )
-            partitions.raise_floor(connection, {_partition(r.offer, made) for r in draft.ranges})
+            partitions.raise_floor(connection, {_partition(r.offer, ids) for r in draft.ranges})
         if released:
             partitions.restore(connection, released)
-        if batch is None:  # Otherwise the batch's statement did.
+        if batch is None:  # Otherwise the statement that inserts the batch does this.
             partitions.touch(connection, pipeline_id)
             if covers.ranges:
                 covered.add(connection, pipeline_id, covers)
             if is_full:
-                covers = event_time.look(connection, request.spec, pipeline_id)
+                covers = event_time.record_full_plan(connection, request.spec, pipeline_id)
         failpoints.point("plan.before_write")
     failpoints.point("plan.after_write")
     return batch, covers
@@ -286,15 +292,15 @@ def _write(
 def _lock(
     connection: sa.Connection, pipeline: Pipeline, request: Request, survey: Survey
 ) -> None:
-    """Take the pipeline's lock. _Changed if the plan is out of date."""
+    """Take the pipeline's lock. Raises _Changed if the plan is out of date."""
     # Keeps P1, P2.
     pipelines.lock(connection, pipeline)
     silent = request.spec.limits.orphan_after.total_seconds()
     now = partitions.state(connection, pipeline.pipeline_id, request.key, silent)
-    before = request.before and request.before.batch_id  # It is over, so it stays as it is.
+    latest = request.before and request.before.batch_id  # It has ended, so it cannot change.
     same = (
         now.version == survey.version
-        and now.latest == before
+        and now.latest == latest
         and set(survey.orphans) <= set(now.orphans)
     )
     if not same:
@@ -326,7 +332,7 @@ def _write_batch(
     is_full: bool,
 ) -> Batch:
     start, end = request.interval or (None, None)
-    made = row(
+    inserted = row(
         connection,
         "plan",
         "insert_batch",
@@ -342,16 +348,18 @@ def _write_batch(
         covers=covers.to_ledger() if covers.ranges else None,
         is_full=is_full,
     )
-    return Batch.from_row(made)
+    return Batch.from_row(inserted)
 
 
 def _partition(offer: Offer, made: dict[str, int]) -> int:
-    return offer.known.source_partition_id if offer.known else made[offer.name]
+    return offer.partition.source_partition_id if offer.partition else made[offer.name]
 
 
 def _write_holes(connection: sa.Connection, draft: BatchDraft, made: dict[str, int]) -> None:
     """Record the gap before an offer's first record as lost."""
-    begun = {o.name: o for o in (*(r.offer for r in draft.ranges), *(o for o, _ in draft.made))}
+    begun = {
+        o.name: o for o in (*(r.offer for r in draft.ranges), *(o for o, _ in draft.new_partitions))
+    }
     for offer in begun.values():
         if offer.start:
             hole = {_partition(offer, made): [(0, offer.start)]}

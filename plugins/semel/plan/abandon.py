@@ -12,16 +12,16 @@ from semel.plan import partitions
 def abandon(
     ledger: Ledger, batch_id: int, reason: str, *, silent_only: bool = False
 ) -> int | None:
-    """Release the claims of a planned batch. Returns the number of ranges that became free.
+    """Release the claims of a planned batch. Returns the number of ranges that become free.
 
-    `silent_only`: if an attempt shows life, change nothing and return None. StateError: the batch
-    has committed, so it must be finalized.
+    `silent_only`: if an attempt shows life, change nothing and return None. Raises StateError if
+    the batch has committed, because then finalize MUST publish it.
     """
     with ledger.transaction() as connection:
-        found = row(connection, "abandon", "batch", batch_id=batch_id)
-        if found is None:
+        batch = row(connection, "abandon", "batch", batch_id=batch_id)
+        if batch is None:
             raise StateError(f"there is no batch {batch_id}", next="semel batches")
-        pipeline = pipelines.get(connection, found["pipeline_id"])
+        pipeline = pipelines.get(connection, batch["pipeline_id"])
         pipelines.lock(connection, pipeline)
         silent = 2 * limits.HEARTBEAT_SECONDS
         # Keeps P21.
@@ -29,21 +29,22 @@ def abandon(
             connection, "abandon", "alive", batch_id=batch_id, silent_seconds=silent
         ):
             return None
-        held = rows(connection, "abandon", "claims", batch_id=batch_id)
+        claims = rows(connection, "abandon", "claims", batch_id=batch_id)
         released = release(connection, batch_id, reason)
         partitions.restore(connection, released)
         partitions.touch(connection, pipeline.pipeline_id)
         failpoints.point("abandon.before_release")
     failpoints.point("abandon.after_release")
-    return len(held)
+    return len(claims)
 
 
 # Keeps A2.
 def release(connection: sa.Connection, batch_id: int, reason: str) -> set[int]:
-    """Abandon within a transaction that holds the pipeline's lock, as when plan takes over orphans.
+    """Abandon within a transaction that holds the pipeline's lock, for example when plan takes over
+    orphans.
 
-    Returns the partitions whose claims were released. In the same transaction, restore them and
-    count up the pipeline's source version.
+    Returns the partitions whose claims it releases. The caller restores them and counts up the
+    pipeline's source version in the same transaction.
     """
     status = row(connection, "abandon", "lock_batch", batch_id=batch_id)
     if status and status["status"] == BatchStatus.ABANDONED:

@@ -1,10 +1,12 @@
-"""The time that a plan covers: all that its source shows of it is finalized once its batch is.
+"""The time that a plan covers: once its batch is finalized, so is everything that the source shows
+for that time.
 
-A plan with select: interval takes all that is unclaimed of its window (P10). So it covers that
-window, up to the moment at which it began to look, unless something of it is refused or not whole,
-and but for what an open batch of another request may have claimed. A file that came after the run
-of its interval, but within the delay of its windows, is not in it: these windows stay open. So does
-the time since when a part has been written that is of a later interval by its last write.
+A plan with select: interval takes everything unclaimed in its window (P10). So it covers the window
+up to the moment at which its survey began, except:
+- nothing, if a part of the window is refused or incomplete;
+- times whose records an open batch of another request may have claimed;
+- windows within whose delay a file came after the run of its interval: they stay open;
+- the time since the first write to a part that belongs to a later interval by its last write.
 """
 
 from dataclasses import replace
@@ -21,20 +23,22 @@ from semel.sources import Refusal, SourceItem, in_window
 
 # Keeps P10, W2.
 def with_growing(request: Request, survey: Survey) -> Survey:
-    """The survey of a plan that passes over unread parts, because they were written after its
-    window: if they were written in it too, its time stays open from there on. Refuses a part that
-    the run before this one has passed over as well.
+    """Return the survey with the growing parts that this plan leaves to a later interval.
+
+    A part belongs to the interval of its last write. If it was written in this window too, the
+    window stays open from the first such write on. Refuses a part that the run before this one has
+    left as well.
     """
     if request.window is None:
         return survey
     (start, end), delay = request.window, request.spec.delay
-    known = {
-        offer.name: offer.known for offer in survey.matched.offers
-        if offer.known and offer.known.source_partition_id not in survey.holes
+    partitions = {
+        offer.name: offer.partition for offer in survey.matched.offers
+        if offer.partition and offer.partition.source_partition_id not in survey.holes
     }  # fmt: skip
     begun, refusals = [], []
     for part in survey.unread_elsewhere:
-        since = part.when >= end and survey.source.unread_since(part, known.get(part.name))
+        since = part.when >= end and survey.source.unread_since(part, partitions.get(part.name))
         if not since or since >= min(end, part.when - delay):
             continue
         begun.append(since)
@@ -42,9 +46,9 @@ def with_growing(request: Request, survey: Survey) -> Survey:
             refusals.append(_growing(request, part, since))
         else:
             request.log(
-                f"{part.name!r} is of a later interval, by its last write, and has been written "
-                f"since {since:%F %T} UTC: from then on nothing is complete until it is read. "
-                f"{_reading(request, part, since)} reads it now"
+                f"{part.name!r} belongs to a later interval by its last write, and its unread part "
+                f"begins at {since:%F %T} UTC. No window from then on is complete until a run "
+                f"reads it. {_reading(request, part, since)} reads it now"
             )
     open_from = min(begun, default=None)
     return replace(survey, refusals=(*survey.refusals, *refusals), open_from=open_from)
@@ -52,23 +56,24 @@ def with_growing(request: Request, survey: Survey) -> Survey:
 
 def _growing(request: Request, part: SourceItem, since: datetime) -> Refusal:
     detail = (
-        f"it has been written since {since:%F %T} UTC, and last at {part.when:%F %T} UTC, so each "
-        f"run leaves it to a later one. {_reading(request, part, since)} reads it now. Declare "
-        "source.select: arrival, or a source.lookback of as long as such a file is written"
+        f"its unread part begins at {since:%F %T} UTC, and its last write was at "
+        f"{part.when:%F %T} UTC, so each run leaves it to a later one. "
+        f"{_reading(request, part, since)} reads it now. Declare source.select: arrival, or a "
+        "source.lookback as long as such a file grows"
     )
     return Refusal(name=part.name, reason=GROWING, detail=detail, when=request.window[0])
 
 
 def _reading(request: Request, part: SourceItem, since: datetime) -> str:
-    """The command that reads a part, also if it is written meanwhile."""
+    """The command that reads a part, even if its writer goes on meanwhile."""
     until = max(part.when, datetime.now(UTC)).date() + timedelta(days=1)
     return f"`semel run {request.spec.name} --interval {since.date()} {until}`"
 
 
 # Keeps W2.
 def sees_all(request: Request, survey: Survey, draft: BatchDraft) -> bool:
-    """Whether a plan has seen all of its window, and takes it: nothing of it is refused, or waits
-    for its end.
+    """Whether a plan sees and takes its whole window: it refuses no part of the window, and no part
+    waits for the end of its last record.
     """
     if request.window is None or draft.failing:
         return False
@@ -86,7 +91,7 @@ def sees_all(request: Request, survey: Survey, draft: BatchDraft) -> bool:
 
 def late_times(request: Request, survey: Survey) -> list[datetime]:
     """The times of unclaimed parts of earlier windows that end within the delay of this one."""
-    first, _ = request.listed  # Without a delay nothing is between them.
+    first, _ = request.listed  # Without a delay, this is where the window begins.
     unread = survey.unread_elsewhere
     return sorted({part.when for part in unread if first < part.when < request.window[0]})
 
@@ -96,19 +101,19 @@ def covers(
     connection: sa.Connection, pipeline_id: int, request: Request, survey: Survey,
     late: list[datetime],
 ) -> tuple[TimeSet, bool]:  # fmt: skip
-    """The time that a plan covers which sees all, and whether some of that is not covered yet. It
-    holds under the pipeline's lock. `late`: as `late_times` returns.
+    """The time that a plan covers if it `sees_all`, and whether some of that time is new. The
+    answer holds under the pipeline's lock. `late`: from `late_times`.
     """
     start, end = request.window
     end = min(end, request.looked_at, survey.open_from or end)
-    found = row(
+    answer = row(
         connection, "plan", "covers",
         pipeline_id=pipeline_id, start=start, end=max(start, end), late=late,
         delay=request.spec.delay,
     )  # fmt: skip
-    return TimeSet.from_ledger(found["covers"]), found["is_new"]
+    return TimeSet.from_ledger(answer["covers"]), answer["is_new"]
 
 
 def add(connection: sa.Connection, pipeline_id: int, times: TimeSet) -> None:
-    """Cover a time, of which all is finalized. The caller holds the pipeline's lock."""
+    """Cover times whose records are all finalized. The caller holds the pipeline's lock."""
     change(connection, "plan", "cover", pipeline_id=pipeline_id, covers=times.to_ledger())

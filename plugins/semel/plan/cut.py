@@ -1,4 +1,4 @@
-"""cut, the second step of plan: what follows from the survey. Changes nothing."""
+"""cut, the second step of plan: decide from the survey what to claim. Changes nothing."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,34 +23,36 @@ from semel.sources import (
 class BatchDraft:
     """The ranges of a batch, and the changes to source partitions.
 
-    `refused`: what could not be claimed, beside what the survey refused. `failing`: the refusals
-    that make the plan fail, so nothing is taken. `left`: how much is left
-    for a later plan. `updates` are known partitions in their new state. `made` are offers that get
-    a new partition, with the last range taken from each.
+    `refused`: refusals beside those of the survey. `failing`: the refusals that make the plan fail,
+    so it takes nothing. `remaining`: how much a later plan may take, in the source's unit.
+    `updates`: known partitions in their new state. `new_partitions`: offers that get a new
+    partition, with the last range taken from each.
     """
 
     refused: list[Refusal]
     failing: list[Refusal]
     ranges: list[TakenRange]
-    left: int
+    remaining: int
     updates: list[Partition]
-    made: list[tuple[Offer, TakenRange | None]]
+    new_partitions: list[tuple[Offer, TakenRange | None]]
 
 
 def cut(request: Request, survey: Survey) -> BatchDraft:
-    """Cut a batch from the free ranges. FileNotFoundError: look again. LimitError: too much."""
+    """Cut a batch from the free ranges. Raises FileNotFoundError if a part moved: survey again; and
+    LimitError if an interval exceeds the limit.
+    """
     failing = _failing(request, survey.refusals)
-    ranges, left, refused = ([], 0, []) if failing else _ranges(request, survey)
+    ranges, remaining, refused = ([], 0, []) if failing else _ranges(request, survey)
     failing += _failing(request, refused)
     if failing:
-        ranges, left = [], 0
+        ranges, remaining = [], 0
     return BatchDraft(
         refused=refused,
         failing=failing,
         ranges=ranges,
-        left=left,
+        remaining=remaining,
         updates=list(_updates(survey, ranges)),
-        made=list(_made(survey, ranges)),
+        new_partitions=list(_new_partitions(survey, ranges)),
     )
 
 
@@ -63,8 +65,7 @@ def _failing(request: Request, refused: Iterable[Refusal]) -> list[Refusal]:
 
 
 def _ranges(request: Request, survey: Survey) -> tuple[list[TakenRange], int, list[Refusal]]:
-    """The ranges to claim, oldest offer first; how much is left for a later plan; and what is
-    refused.
+    """The ranges to claim, oldest offer first; how much remains for a later plan; and the refusals.
 
     `select: arrival` takes up to limits.bytes_per_batch_max. `select: interval` takes everything,
     or raises LimitError.
@@ -77,22 +78,22 @@ def _ranges(request: Request, survey: Survey) -> tuple[list[TakenRange], int, li
     # Keeps P10.
     if spec.source.select == "interval" and total > room:
         raise LimitError(
-            f"pipeline {spec.name}: the interval holds {total} {spec.source.unit} in {len(spans)} "
-            f"ranges, and {spec.source.limits} allows {room}; raise the limit, or run shorter "
-            "intervals"
+            f"pipeline {spec.name}: the interval has {total} {spec.source.unit} in {len(spans)} "
+            f"ranges, and {spec.source.limits} allows {room}. Nothing was planned. Raise the "
+            "limit, or run shorter intervals"
         )
-    taken, used, refused = [], 0, {}
+    ranges, used, refused = [], 0, {}
     for offer, start, end in spans:
         if offer.name in refused:
             continue
-        stop = source.last_record_end(offer, start, end, room - used, first=not taken)
+        stop = source.last_record_end(offer, start, end, room - used, first=not ranges)
         if stop > start:
             try:
                 evidence = source.evidence(offer, stop)
             except RefusedError as error:
                 refused[offer.name] = error.refusal
                 continue
-            taken.append(
+            ranges.append(
                 TakenRange(
                     offer=offer, start=start, end=stop, evidence=evidence | start_evidence(offer)
                 )
@@ -100,28 +101,30 @@ def _ranges(request: Request, survey: Survey) -> tuple[list[TakenRange], int, li
             used += stop - start
         if stop < end:
             break
-    return taken, total - used, [*refused.values()]
+    return ranges, total - used, [*refused.values()]
 
 
 def _updates(survey: Survey, ranges: list[TakenRange]) -> Iterator[Partition]:
     """The known partitions whose rows in the ledger must change."""
     last = {item.offer.name: item for item in ranges}  # The last range of each.
     for offer in survey.matched.offers:
-        if offer.known is None:
+        if offer.partition is None:
             continue
-        # A later plan must look again to fill a hole, whatever the fingerprint says.
-        settled = offer.known.source_partition_id not in survey.holes
+        # A later plan must open it again to fill a hole, even if its fingerprint is the same.
+        settled = offer.partition.source_partition_id not in survey.holes
         new = partition_after(offer, last.get(offer.name), settled=settled)
-        if new != offer.known:
+        if new != offer.partition:
             yield new
-    yield from survey.matched.renamed
+    yield from survey.matched.renamed_partitions
 
 
-def _made(survey: Survey, ranges: list[TakenRange]) -> Iterator[tuple[Offer, TakenRange | None]]:
-    """The offers that get a new partition: those with a range taken, and those that began anew."""
-    new = {r.offer.name: r for r in ranges if r.offer.known is None}
-    for taken in new.values():
-        yield taken.offer, taken
-    for begun in survey.matched.begun:
+def _new_partitions(
+    survey: Survey, ranges: list[TakenRange]
+) -> Iterator[tuple[Offer, TakenRange | None]]:
+    """The offers that get a new partition: those with a range, and those that begin a new life."""
+    new = {r.offer.name: r for r in ranges if r.offer.partition is None}
+    for last in new.values():
+        yield last.offer, last
+    for begun in survey.matched.new_partition_offers:
         if begun.name not in new:
             yield begun, None

@@ -1,4 +1,4 @@
-"""Why a plan found nothing to take: what its source shows, and which batches have it."""
+"""Explain why plan takes nothing: what the source shows, and which batches have read it."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from semel.plan.survey import Request, Survey
 from semel.sources import SourceItem, in_window
 
 NAMES_ASKED_MAX = 1_000
-"""Newest names whose batches are looked up when a plan takes nothing."""
+"""The number of newest names whose batches semel looks up when a plan takes nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,17 +27,17 @@ class BlockingBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Idle:
-    """What the source shows, in a run's interval and beside it.
+    """The contents of the source, within a run's interval and outside it.
 
-    `shown`: how much the source shows in the interval. `holders`: the newest batches with records
-    of that, newest first, and `more` others. `unmatched`: where the source shows nothing of any
-    time, why that may be. `waiting`: names whose last record is incomplete. `elsewhere`: by day
-    (UTC), how much of other intervals is new or has changed since a plan saw it. `schedule`: the
-    pipeline's.
+    `shown_count`: the number of parts in the interval. `holders`: the newest batches that claimed
+    these parts, newest first, and `more` others. `unmatched`: a possible reason if the source is
+    empty. `waiting`: names whose last record is incomplete. `elsewhere`: by day (UTC), the number
+    of parts of other intervals that are new or have changed since a plan saw them. `schedule`: the
+    pipeline's schedule.
     """
 
     interval: tuple[datetime, datetime] | None
-    shown: int
+    shown_count: int
     holders: tuple[BlockingBatch, ...]
     more: int
     unmatched: str
@@ -46,27 +46,27 @@ class Idle:
     schedule: str | None = None
 
 
-def why(ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey) -> Idle:
-    """Explain why a plan takes nothing. Asks the ledger about the newest names only."""
+def explain_idle(ledger: Ledger, pipeline: Pipeline, request: Request, survey: Survey) -> Idle:
+    """Explain an empty plan. Queries the ledger for the newest names only."""
     waiting = [offer.name for offer in survey.matched.offers if offer.end < offer.ahead]
-    own: Sequence[SourceItem] = survey.shown.items
+    items: Sequence[SourceItem] = survey.shown.items
     if request.window is not None:
-        own = [found for found in own if in_window(found.when, request.window)]
-    asked = waiting and {found.name for found in own}
+        items = [item for item in items if in_window(item.when, request.window)]
+    names = waiting and {item.name for item in items}
     holders = ledger.rows(
         "look",
         "holders",
         pipeline_id=pipeline.pipeline_id,
-        names=[found.name for found in own[-NAMES_ASKED_MAX:]],
+        names=[item.name for item in items[-NAMES_ASKED_MAX:]],
         count=HOLDERS_SHOWN,
     )
     return Idle(
         interval=request.interval,
-        shown=len(own),
+        shown_count=len(items),
         holders=tuple(map(_holder, holders)),
         more=max((r["batches"] for r in holders), default=0) - len(holders),
-        unmatched="" if survey.shown.items else request.spec.source.unmatched(),
-        waiting=tuple(name for name in waiting if name in asked),
+        unmatched="" if survey.shown.items else request.spec.source.no_match_advice(),
+        waiting=tuple(name for name in waiting if name in names),
         elsewhere=_by_day(survey.unread_elsewhere),
         schedule=request.spec.schedule,
     )
@@ -83,8 +83,8 @@ def _holder(row: Row) -> BlockingBatch:
 
 
 def earlier(request: Request, survey: Survey) -> dict[date, int]:
-    """By day (UTC), how much from before the request's window and before today has something
-    unclaimed: it came late, or nobody ran its interval.
+    """By day (UTC), the number of parts before the request's window and before today that have
+    unclaimed records: they came late, or their interval never ran.
     """
     if request.window is None:
         return {}
@@ -92,5 +92,5 @@ def earlier(request: Request, survey: Survey) -> dict[date, int]:
     return _by_day(f for f in survey.unread_elsewhere if f.when < start)
 
 
-def _by_day(found: Iterable[SourceItem]) -> dict[date, int]:
-    return dict(sorted(Counter(f.when.astimezone(UTC).date() for f in found).items()))
+def _by_day(items: Iterable[SourceItem]) -> dict[date, int]:
+    return dict(sorted(Counter(item.when.astimezone(UTC).date() for item in items).items()))

@@ -1,8 +1,8 @@
 """Read and write source partitions in the ledger.
 
-A partition is open, closed because it is gone, or retired by accept. Whoever changes a pipeline's
-partitions, claims or losses holds its lock and counts up its `source_version`. So one comparison
-tells a plan whether its basis still holds.
+A partition is open, closed because the source no longer shows it, or retired by accept. A
+transaction that changes a pipeline's partitions, claims or losses MUST hold the pipeline's lock and
+count up its `source_version`. So plan compares one number to know that its survey still holds.
 """
 
 import json
@@ -45,76 +45,81 @@ def touch(connection: sa.Connection, pipeline_id: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerState:
-    """What the ledger holds of a source, read at one time: which open partitions are settled, and
-    how these looked; which are not; and what the last plan refused.
+    """The ledger's record of a source, read at one time: ids of settled open partitions with the
+    digests of their signatures, ids of the `others`, and the last plan's refusals.
 
-    There may be very many: so they are ids of 8 bytes each and digests of 16, one behind the other.
+    A source may have millions of partitions, so ids of 8 bytes and digests of 16 bytes are
+    concatenated.
     """
 
     settled: bytes
-    looks: bytes
+    signatures: bytes
     others: list[int]
     refused: list[Refusal]
 
-    def known(
-        self, ledger: Ledger, pipeline_id: int, shown: SourceListing
+    def compare(
+        self, ledger: Ledger, pipeline_id: int, listing: SourceListing
     ) -> tuple[SourceListing, LedgerView]:
-        """What is shown to this pipeline, and what the ledger knows about it."""
+        """The listing for this pipeline, and what the ledger knows about it."""
         digests = bytearray()
-        for look in shown.signatures():
-            digests += sha256(look.encode()).digest()[:_LOOK_BYTES]
-        then, now = np.frombuffer(self.looks, _LOOK), np.frombuffer(digests, _LOOK)
-        # They look otherwise now, or are not shown.
-        gone = np.frombuffer(self.settled, ">i8")[_outside(then, now)]
-        asked = self.others + gone.tolist()
-        unsettled = shown.at(_outside(now, then).tolist())
-        partitions = ledger.rows("partitions", "by_id", partitions=asked) if asked else []
-        known = LedgerView(
+        for signature in listing.signatures():
+            digests += sha256(signature.encode()).digest()[:_LOOK_BYTES]
+        then, now = np.frombuffer(self.signatures, _LOOK), np.frombuffer(digests, _LOOK)
+        # Their signatures have changed, or the source no longer shows them.
+        changed = np.frombuffer(self.settled, ">i8")[_outside(then, now)]
+        ids = self.others + changed.tolist()
+        unsettled = listing.items_at(_outside(now, then).tolist())
+        partitions = ledger.rows("partitions", "by_id", partitions=ids) if ids else []
+        view = LedgerView(
             partitions=[Partition(**r) for r in partitions],
             unsettled=unsettled,
-            refused=self.refused,
-            rows=partial(ledger.rows, pipeline_id=pipeline_id),
+            refusals=self.refused,
+            query=partial(ledger.rows, pipeline_id=pipeline_id),
         )
-        return (shown, known) if not shown.private else without_private(shown, known)
+        return (listing, view) if not listing.private else without_private(listing, view)
 
 
 # Keeps P26.
-def without_private(shown: SourceListing, known: LedgerView) -> tuple[SourceListing, LedgerView]:
-    """The same without the private names of which nothing is known."""
-    over = shown.private & {one.name for one in (*known.unsettled, *shown.refused)}
-    over -= {partition.name for partition in known.partitions}
+def without_private(
+    listing: SourceListing, view: LedgerView
+) -> tuple[SourceListing, LedgerView]:
+    """Leave out the private names that the ledger does not know."""
+    hidden = listing.private & {item.name for item in (*view.unsettled, *listing.refusals)}
+    hidden -= {partition.name for partition in view.partitions}
 
-    def rest(some: Iterable[Any]) -> list[Any]:
-        return [one for one in some if one.name not in over]
+    def visible(items: Iterable[Any]) -> list[Any]:
+        return [item for item in items if item.name not in hidden]
 
-    shown = replace(shown, items=rest(shown.items), refused=rest(shown.refused))
-    return shown, replace(known, unsettled=rest(known.unsettled))
+    listing = replace(listing, items=visible(listing.items), refusals=visible(listing.refusals))
+    return listing, replace(view, unsettled=visible(view.unsettled))
 
 
-def _outside(some: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The places of those that are not among the others."""
+def _outside(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The indices of values that are not among the others."""
     if not len(others):
-        return np.arange(len(some))
+        return np.arange(len(values))
     others = others[np.argsort(others["first"])]
-    outside = np.empty(len(some), bool)
-    for at in range(0, len(some), _COMPARED_AT_ONCE):
-        few = some[at : at + _COMPARED_AT_ONCE]
+    outside = np.empty(len(values), bool)
+    for at in range(0, len(values), _COMPARED_AT_ONCE):
+        few = values[at : at + _COMPARED_AT_ONCE]
         places = np.searchsorted(others["first"], few["first"])
-        # Of others that begin alike one is compared: what is told apart in vain is looked at again.
+        # Compares with one of those that share 8 bytes: a false difference costs one more look.
         outside[at : at + _COMPARED_AT_ONCE] = others[np.minimum(places, len(others) - 1)] != few
     return np.flatnonzero(outside)
 
 
-def held(connection: sa.Connection, pipeline_id: int, orphans: Iterable[int] = ()) -> LedgerState:
-    """What the ledger holds. An orphan's claims do not count as settled."""
-    found = rows(
+def read_state(
+    connection: sa.Connection, pipeline_id: int, orphans: Iterable[int] = ()
+) -> LedgerState:
+    """Read the ledger's record of a source. Claims of an orphan do not count as settled."""
+    batches = rows(
         connection, "partitions", "settled", pipeline_id=pipeline_id, orphans=list(orphans)
     )
     refused = rows(connection, "partitions", "refused", pipeline_id=pipeline_id)
     return LedgerState(
-        settled=b"".join(r["settled"] for r in found),
-        looks=b"".join(r["looks"] for r in found),
-        others=[partition for r in found for partition in r["others"]],
+        settled=b"".join(r["settled"] for r in batches),
+        signatures=b"".join(r["looks"] for r in batches),
+        others=[partition for r in batches for partition in r["others"]],
         refused=[Refusal(**r) for r in refused],
     )
 
@@ -123,8 +128,9 @@ def held(connection: sa.Connection, pipeline_id: int, orphans: Iterable[int] = (
 class PlanInputs:
     """The numbers that a plan's ranges depend on. Same numbers, same ranges.
 
-    `latest`: the request's latest batch. `orphans`: planned batches of other requests that have
-    shown no sign of life for long. `is_full`: a plan has left nothing since the newest batch.
+    `latest`: the request's latest batch. `orphans`: planned batches of other requests without a
+    sign of life for `limits.orphan_after`. `is_full`: since the newest batch, a plan has left
+    nothing unread.
     """
 
     version: int
@@ -137,7 +143,7 @@ def state(
     connection: sa.Connection, pipeline_id: int, request_key: str | None, silent_seconds: float
 ) -> PlanInputs:
     """The state of a pipeline's source, read in one statement."""
-    found = row(
+    numbers = row(
         connection,
         "partitions",
         "state",
@@ -145,29 +151,30 @@ def state(
         request_key=request_key,
         orphan_seconds=silent_seconds,
     )
-    return PlanInputs(**found)
+    return PlanInputs(**numbers)
 
 
 def holders(
     connection: sa.Connection, batches: list[int], partitions: Iterable[int]
 ) -> list[int]:
-    """The batches among these that have claimed a range of these partitions."""
+    """Those of the batches that have claimed a range of one of the partitions."""
     if not batches:
         return []
-    found = rows(
+    claiming = rows(
         connection, "partitions", "holders", batches=batches, partitions=list(partitions)
     )
-    return [r["batch_id"] for r in found]
+    return [r["batch_id"] for r in claiming]
 
 
 def free_ranges(
     connection: sa.Connection, ends: dict[int, int], orphans: Iterable[int] = ()
 ) -> Spans:
-    """The ranges up to an end of each partition that are not lost, nor claimed except by `orphans`.
+    """The ranges up to an end of each partition that are neither lost nor claimed. Claims of
+    `orphans` do not count.
     """
     if not ends:
         return {}
-    found = rows(
+    ranges = rows(
         connection,
         "partitions",
         "free_ranges",
@@ -177,7 +184,7 @@ def free_ranges(
         orphans=list(orphans),
     )
     spans: Spans = {}
-    for r in found:
+    for r in ranges:
         spans.setdefault(r["source_partition_id"], []).append((r["start"], r["end"]))
     return spans
 
@@ -185,17 +192,17 @@ def free_ranges(
 def up_to(spans: Spans, ends: dict[int, int]) -> Spans:
     """Cut ranges at an end for each partition."""
     cut = {
-        part: [(start, min(end, ends[part])) for start, end in found if start < ends[part]]
-        for part, found in spans.items()
+        part: [(start, min(end, ends[part])) for start, end in ranges if start < ends[part]]
+        for part, ranges in spans.items()
         if part in ends
     }
-    return {part: found for part, found in cut.items() if found}
+    return {part: ranges for part, ranges in cut.items() if ranges}
 
 
 def raise_floor(connection: sa.Connection, partitions: Iterable[int]) -> None:
-    """Let later surveys of these partitions begin at the first range that is or may become free.
+    """Let later surveys of the partitions begin at the first range that is or may become free.
 
-    Under the pipeline's lock, so that no planned batch is abandoned meanwhile.
+    The caller holds the pipeline's lock, so no transaction abandons a planned batch meanwhile.
     """
     change(connection, "partitions", "raise_floor", partitions=list(partitions))
 
@@ -203,33 +210,33 @@ def raise_floor(connection: sa.Connection, partitions: Iterable[int]) -> None:
 def unaccounted(
     connection: sa.Connection, pipeline_id: int
 ) -> tuple[list[Partition], Spans]:
-    """Closed partitions with ranges that were seen and never claimed, and those ranges."""
-    found = rows(connection, "partitions", "unaccounted", pipeline_id=pipeline_id)
-    closed = [Partition(**r) for r in found]
+    """Closed partitions with ranges that plan saw and no batch claimed, and these ranges."""
+    unread = rows(connection, "partitions", "unaccounted", pipeline_id=pipeline_id)
+    closed = [Partition(**r) for r in unread]
     ends = {k.source_partition_id: k.seen for k in closed}
     spans = free_ranges(connection, ends)
     return [k for k in closed if k.source_partition_id in spans], spans
 
 
-def close(connection: sa.Connection, gone: Collection[LostRange], unread: Collection[int]) -> None:
-    """Close partitions at the end of what was seen. `unread`: those with ranges never read."""
-    found = [
+def close(connection: sa.Connection, lost: Collection[LostRange], unread: Collection[int]) -> None:
+    """Close partitions at the last position that plan saw. `unread`: those with unread ranges."""
+    closed = [
         {
             "source_partition_id": item.partition.source_partition_id,
             "seen": item.seen,
             "accounted": item.partition.source_partition_id not in unread,
         }
-        for item in gone
+        for item in lost
     ]
-    if found:
-        change(connection, "partitions", "close", partitions=json.dumps(found))
+    if closed:
+        change(connection, "partitions", "close", partitions=json.dumps(closed))
 
 
 # Keeps P25.
 def update(connection: sa.Connection, updates: list[Partition]) -> None:
-    """Update the rows of known partitions. A closed one is open again.
+    """Update the rows of known partitions, and open closed ones again.
 
-    StateError: a claim stands on other content of one of them.
+    Raises StateError if a batch has claimed other content of such a partition.
     """
     new = json.dumps([vars(partition) for partition in updates])
     if updates and change(connection, "partitions", "update", partitions=new) < len(updates):
@@ -272,7 +279,7 @@ def insert(
 
 
 def account(connection: sa.Connection, partitions: Iterable[int]) -> None:
-    """Mark closed partitions as accounted for: all that was seen is claimed or lost."""
+    """Mark closed partitions as accounted for: all seen positions are claimed or lost."""
     change(connection, "partitions", "account", partitions=list(partitions))
 
 
@@ -280,8 +287,8 @@ def lose(connection: sa.Connection, spans: Spans, reason: str, accepted_by: str)
     """Record ranges as lost for good, and who accepted that."""
     lost = [
         {"source_partition_id": partition, "start": start, "end": end}
-        for partition, found in spans.items()
-        for start, end in found
+        for partition, ranges in spans.items()
+        for start, end in ranges
     ]
     if lost:
         values = {"reason": reason, "accepted_by": accepted_by}
@@ -290,9 +297,9 @@ def lose(connection: sa.Connection, spans: Spans, reason: str, accepted_by: str)
 
 # Keeps A6.
 def restore(connection: sa.Connection, partitions: Iterable[int]) -> None:
-    """Reset partitions whose claims were released to what is still claimed.
+    """Reset partitions to what is still claimed, after a batch has released claims.
 
-    If accept retired one meanwhile, record the rest as lost.
+    If accept has retired a partition meanwhile, record its unclaimed ranges as lost.
     """
     restored = rows(connection, "partitions", "restore", partitions=sorted(set(partitions)))
     ends = {r["source_partition_id"]: r["seen"] for r in restored if r["retired"]}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from semel.archive import layout, owned
+from semel.archive import layout, ownership
 from semel.errors import NO_STEP, TerminalError
 from semel.ledger import change, pipelines, row, transition
 from semel.model.batch import Pipeline
@@ -23,11 +23,11 @@ class DeclaredPlace:
     archive: str
 
     @classmethod
-    def of(cls, spec: Spec, sink: Sink, known: Pipeline | None) -> "DeclaredPlace":
-        """The declared archive, else the current one: it moves only with its sink."""
-        if spec.sink.archive is None and known and known.sink_address == sink.address:
-            return cls(sink=sink, archive=known.archive_path)
-        return cls(sink=sink, archive=str(layout.of(spec)))
+    def of(cls, spec: Spec, sink: Sink, pipeline: Pipeline | None) -> "DeclaredPlace":
+        """The declared archive, or else the current one, which moves only with its sink."""
+        if spec.sink.archive is None and pipeline and pipeline.sink_address == sink.address:
+            return cls(sink=sink, archive=pipeline.archive_path)
+        return cls(sink=sink, archive=str(layout.archive_folder(spec)))
 
     @property
     def address(self) -> str:
@@ -40,9 +40,9 @@ class DeclaredPlace:
 
 
 def register(connection: sa.Connection, spec: Spec, sink: Sink) -> Pipeline:
-    """The pipeline's row, made at its first plan; `sink` is the declared one.
+    """The pipeline's row, which its first plan inserts. `sink` is the declared one.
 
-    TerminalError, StateError: the row contradicts the declaration.
+    Raises TerminalError or StateError if the row contradicts the declaration.
     """
     pipeline = pipelines.find(connection, spec.name)
     place = DeclaredPlace.of(spec, sink, pipeline)
@@ -56,7 +56,7 @@ def register(connection: sa.Connection, spec: Spec, sink: Sink) -> Pipeline:
 def _insert(connection: sa.Connection, spec: Spec, place: DeclaredPlace) -> Pipeline:
     """The new row, or that of another plan that registers the pipeline at the same time."""
     if pipelines.owner(connection, place.address, place.archive) is None:
-        owned.refuse_traces(spec, place.sink, Path(place.archive))
+        ownership.refuse_traces(spec, place.sink, Path(place.archive))
     change(
         connection,
         "pipelines",
@@ -74,25 +74,28 @@ def _insert(connection: sa.Connection, spec: Spec, place: DeclaredPlace) -> Pipe
 
 
 def _refuse_owned(connection: sa.Connection, spec: Spec, place: DeclaredPlace) -> None:
-    """TerminalError: the sink or the archive belongs to another pipeline."""
+    """Raises TerminalError if the sink or the archive belongs to another pipeline."""
     owner = pipelines.owner(connection, place.address, place.archive)
     if owner is None or owner.name == spec.name:
         return
     if owner.sink_address == place.address:
         raise TerminalError(
             f"the sink {place.address} belongs to pipeline {owner.name!r}, and {spec.name!r} would "
-            "write its records there again; keep the old name, or give this one its own sink",
+            "write its records there again. Nothing was planned. Keep the old name, or declare "
+            "another sink",
             next=NO_STEP,  # A command has the old name, or the new one.
         )
     raise TerminalError(
-        f"the archive {place.archive} belongs to pipeline {owner.name!r}; give {spec.name!r} one "
-        "of its own by sink.archive, or another sink.path"
+        f"the archive {place.archive} belongs to pipeline {owner.name!r}. Nothing was planned. "
+        f"Declare another sink.archive or another sink.path for {spec.name!r}"
     )
 
 
 # Keeps P24.
 def _guaranteed(connection: sa.Connection, pipeline: Pipeline, spec: Spec) -> Pipeline:
-    """The pipeline, of the declared guarantee. TerminalError: it has output of the other one."""
+    """The pipeline with the declared guarantee. Raises TerminalError if it has output with the
+    other guarantee.
+    """
     wanted = spec.exact_from
     if (wanted is None) == (pipeline.exact_from is None):
         return pipeline
@@ -102,15 +105,15 @@ def _guaranteed(connection: sa.Connection, pipeline: Pipeline, spec: Spec) -> Pi
     if wanted:
         raise TerminalError(
             f"pipeline {spec.name} is declared exactly_once, and its {pipeline.commit_seq} commits "
-            "were at_least_once: the catalog has none of their ids, and each record of theirs that "
-            f"comes again would be new. `semel exact {spec.name}` teaches it the ids of the "
-            "horizon; or put guarantee: at_least_once back",
+            "were at_least_once: the catalog does not have their ids, so it would treat their "
+            f"records as new if they came again. `semel exact {spec.name}` writes the ids of the horizon "
+            "into the catalog. Run it, or put guarantee: at_least_once back",
             next=f"semel exact {spec.name}",
         )
     raise TerminalError(
         f"pipeline {spec.name} is exactly_once from commit {pipeline.exact_from} on, and cannot "
-        "become at_least_once: whoever reads its output counts on it. Take guarantee: "
-        "at_least_once out, or declare a new pipeline with its own name and sink",
+        "become at_least_once, because its readers rely on it. Remove guarantee: at_least_once, or "
+        "declare a new pipeline with its own name and sink",
         next=f"semel validate {spec.name}",
     )
 
@@ -119,9 +122,10 @@ def _guaranteed(connection: sa.Connection, pipeline: Pipeline, spec: Spec) -> Pi
 def _moved(
     connection: sa.Connection, pipeline: Pipeline, spec: Spec, place: DeclaredPlace
 ) -> Pipeline:
-    """Let the row follow the pipeline's files. TerminalError: they were not moved together.
+    """Let the row follow the pipeline's files.
 
-    StateError: the sink is a table or a topic, and its address has changed.
+    Raises TerminalError if its output and its archive did not move together, and StateError if the
+    sink is a table or a topic whose address has changed, or if a batch is open.
     """
     _refuse_owned(connection, spec, place)
     folder, pipeline_id, old = spec.sink_path(), pipeline.pipeline_id, pipeline.sink_address
@@ -129,20 +133,20 @@ def _moved(
         raise elsewhere(spec, old, place.address)
     pipelines.lock(connection, pipeline)
     archive = Path(place.archive)
-    owned.refuse_foreign_markers(connection, pipeline_id, spec.name, folder, archive)
+    ownership.refuse_foreign_markers(connection, pipeline_id, spec.name, folder, archive)
     last = row(connection, "pipelines", "last_finalized", pipeline_id=pipeline_id)
     if last and not layout.marker(archive, last["batch_id"]).exists():
         raise TerminalError(
             f"pipeline {spec.name} is declared with the sink {place.address}, whose archive "
-            f"{archive} has no marker of batch {last['batch_id']}; move {old} and "
-            f"{pipeline.archive_path} there, both, or put the declaration back"
+            f"{archive} lacks the marker of batch {last['batch_id']}. Nothing was planned. Move "
+            f"both {old} and {pipeline.archive_path} there, or put the declaration back"
         )
     transition(
         connection,
         "pipelines",
         "move_sink",
         f"the sink of {spec.name} cannot move from {old} to {place.address} while a batch is "
-        "on its way; put it back and finish or abandon what is planned or committed",
+        "open. Put the declaration back, then finish or abandon the open batches",
         next=f"semel batches {spec.name}",
         pipeline_id=pipeline_id,
         sink_address=place.address,

@@ -1,9 +1,9 @@
-"""survey, the first step of plan: what there is to take, and what is refused. Changes nothing.
+"""survey, the first step of plan: list what there is to take, and what is refused. Changes nothing.
 
 How it works:
-1. ask the source what it shows, outside any transaction, and read meanwhile what the ledger knows;
-2. let the source match the two;
-3. read which ranges of the offers are unclaimed, and which are missing from what is gone.
+1. the source lists its parts, outside any transaction, while a thread reads the ledger;
+2. the source matches its listing with the ledger's view;
+3. the ledger returns the unclaimed ranges of the offers, and the unread ranges of lost parts.
 """
 
 from collections.abc import Callable
@@ -38,19 +38,18 @@ from semel.sources import (
 _T = TypeVar("_T")
 
 GROWING = "growing"
-"""The reason why a part is refused that was written before a plan's window, and after it."""
+"""The reason for a refusal of a part with writes both before and after a plan's window."""
 
 LOOKS_MAX = 20
-"""Looks at a source that changes meanwhile: one that does so more often never holds still."""
+"""The number of attempts to read a source that changes meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A plan's request. `before`: the last batch with the same key, which is over. `log`: takes
-    what the source says when it is looked at. `looked_at`: the ledger's time before that, of a run
-    with an interval.
+    """A plan's request. `before`: the last batch with the same key, which has ended. `log`: takes
+    the source's notes. `looked_at`: the ledger's time before the survey, for a run with an interval.
 
-    Without a key, nobody asked for a plan: orphans keep their claims.
+    Without a key this is a survey for a report, not for a plan: orphans keep their claims.
     """
 
     spec: Spec
@@ -62,16 +61,15 @@ class Request:
 
     @property
     def window(self) -> Window:
-        """The times that may be taken. None: all times."""
+        """The times that plan may take. None means all times."""
         if self.interval is None:
             return None
         return self.interval[0] - self.spec.source.lookback, self.interval[1]
 
     @property
     def listed(self) -> Window:
-        """The times that a plan looks at: those that it may take; and before them, with a delay,
-        those of which something late keeps a window open. A part is of as much time as the run's
-        interval, or less.
+        """The times that plan surveys: the window; and with a delay the times before it, in which a
+        late part keeps a window open. A part spans at most the run's interval.
         """
         if not (self.interval and self.spec.delay):
             return self.window
@@ -86,72 +84,72 @@ class Survey:
     source: Source
     shown: SourceListing
     unsettled: list[SourceItem]
-    """Things that are new or changed since the last plan, or were not read to their end."""
+    """Items that are new, changed since the last plan, or not read to their end."""
     version: int
     orphans: list[int]
     matched: MatchResult
     free: Spans
     holes: Spans
-    """Free ranges before the end of what was read: their batch was abandoned, or is an orphan."""
+    """Free ranges before the read position: their batch was abandoned, or is an orphan."""
     lost: Spans
-    """Ranges never read, of partitions that are gone."""
+    """Unread ranges of partitions that the source no longer shows."""
     missing: list[tuple[Partition, list[tuple[int, int]]]]
-    """Ranges never read that are gone, of open partitions."""
+    """Unread ranges that open partitions no longer have."""
     refusals: tuple[Refusal, ...]
     stored: list[Refusal]
     """The rows of semel.refusal."""
     unread: list[SourceItem]
-    """Things of another time than the window of which something is unclaimed."""
+    """Items outside the window with unclaimed positions."""
     is_full: bool
-    """Whether a plan has left nothing since the newest batch."""
+    """Whether a plan since the newest batch has left nothing unread."""
     open_from: datetime | None = None
-    """Since when a part of a later time has been written: the time from there on stays open."""
+    """The first write to a part that belongs to a later interval: from then on, time stays open."""
 
     @property
     def unread_elsewhere(self) -> list[SourceItem]:
-        """`unread` without what is refused."""
+        """`unread` without refused items."""
         refused = {refusal.name for refusal in self.refusals}
         return [part for part in self.unread if part.name not in refused]
 
     @property
     def same_refusals(self) -> bool:
-        """Whether semel.refusal already holds what a plan would write."""
+        """Whether semel.refusal already has the rows that plan would write."""
         return {replace(r, when=None) for r in self.refusals} == set(self.stored)
 
 
 def _unread(
     window: Window, parts: list[SourceItem], offers: list[Offer], holes: Spans
 ) -> list[SourceItem]:
-    """The things of another time than the window that are not read to their end."""
+    """The items outside the window that are not read to their end."""
     if window is None:
         return []
     over = {
         o.name for o in offers
-        if o.known and o.ahead <= o.known.reached > 0
-        and o.known.source_partition_id not in holes
+        if o.partition and o.ahead <= o.partition.reached > 0
+        and o.partition.source_partition_id not in holes
     }  # fmt: skip
     others = (part for part in parts if part.when and not in_window(part.when, window))
     return [part for part in others if part.name not in over]
 
 
 def steadily(pipeline: str, ask: Callable[[], _T]) -> _T:
-    """Ask about a source again while something of it is moved or deleted meanwhile.
+    """Query a source again while its parts are being moved or deleted.
 
-    RetryableError: that happened LOOKS_MAX times in a row.
+    Raises RetryableError if that happens LOOKS_MAX times in a row.
     """
     for _ in range(LOOKS_MAX):
         with suppress(FileNotFoundError):
             return ask()
     raise RetryableError(
-        f"the source of {pipeline} changed {LOOKS_MAX} times in a row while it was looked at; run "
+        f"the source of {pipeline} changed {LOOKS_MAX} times in a row while semel read it. Run "
         "this again"
     )
 
 
-def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
-    """Survey the source and the ledger. FileNotFoundError: look again.
+def take_survey(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
+    """Survey the source and the ledger. Raises FileNotFoundError if a part moved: survey again.
 
-    The version is read before anything else of the ledger, so that any later change shows under the
+    It reads the version before anything else in the ledger, so plan sees any later change under the
     lock.
     """
     spec, pipeline_id = request.spec, pipeline.pipeline_id
@@ -163,27 +161,27 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
         silent = spec.limits.orphan_after.total_seconds()
         with ledger.transaction() as connection:
             state = partitions.state(connection, pipeline_id, request.key, silent)
-            held = partitions.held(connection, pipeline_id, state.orphans)
-            return state, held, *partitions.unaccounted(connection, pipeline_id)
+            ledger_state = partitions.read_state(connection, pipeline_id, state.orphans)
+            return state, ledger_state, *partitions.unaccounted(connection, pipeline_id)
 
     with ThreadPoolExecutor(1) as thread:
         reading = thread.submit(read)
-        shown = source.discover()
-        state, held, before, spans = reading.result()
-    shown, known = held.known(ledger, pipeline_id, shown)
-    stored = known.refused
-    # Each plan decides by itself whether a part is written on.
+        listing = source.discover()
+        state, ledger_state, closed_before, spans = reading.result()
+    listing, view = ledger_state.compare(ledger, pipeline_id, listing)
+    stored = view.refusals
+    # Each plan decides for itself whether a part still grows.
     refused = [refusal for refusal in stored if refusal.reason != GROWING]
-    known = replace(known, orphans=frozenset(state.orphans), refused=refused)
-    matched = source.match(shown, known, request.window)
-    for note in (*shown.notes, *matched.notes):
+    view = replace(view, orphans=frozenset(state.orphans), refusals=refused)
+    matched = source.match(listing, view, request.window)
+    for note in (*listing.notes, *matched.notes):
         request.log(note)
-    offers = [offer for offer in matched.offers if offer.known]
-    ends = {o.known.source_partition_id: o.end for o in offers if o.end}
-    read = {o.known.source_partition_id: o.known.reached for o in offers}
-    closed = {item.partition.source_partition_id: item.seen for item in matched.lost}
-    lows = {o.known.source_partition_id: o.low for o in offers if o.low}
-    orphans = [*matched.released]
+    offers = [offer for offer in matched.offers if offer.partition]
+    ends = {o.partition.source_partition_id: o.end for o in offers if o.end}
+    read = {o.partition.source_partition_id: o.partition.reached for o in offers}
+    closed = {item.partition.source_partition_id: item.seen for item in matched.lost_ranges}
+    lows = {o.partition.source_partition_id: o.low for o in offers if o.low}
+    orphans = [*matched.released_batches]
     free, lost, passed = {}, {}, {}
     if read or closed:
         with ledger.transaction() as connection:
@@ -192,34 +190,39 @@ def look(ledger: Ledger, pipeline: Pipeline, request: Request) -> Survey:
             free = partitions.free_ranges(connection, furthest, orphans)
             lost = partitions.free_ranges(connection, closed)
             passed = partitions.free_ranges(connection, lows)
-    gone = [item for item in matched.lost if item.partition.source_partition_id in lost]
-    done = read.keys() | closed.keys()
-    gone += [
-        LostRange(partition=k, seen=k.seen) for k in before if k.source_partition_id not in done
+    vanished = [item for item in matched.lost_ranges if item.partition.source_partition_id in lost]
+    handled = read.keys() | closed.keys()
+    vanished += [
+        LostRange(partition=k, seen=k.seen)
+        for k in closed_before
+        if k.source_partition_id not in handled
     ]
     # Keeps KS3.
-    missing = [o for o in offers if o.since <= o.low and o.known.source_partition_id in passed]
-    gone += [LostRange(partition=o.known, seen=o.low) for o in missing]
+    missing = [o for o in offers if o.since <= o.low and o.partition.source_partition_id in passed]
+    vanished += [LostRange(partition=o.partition, seen=o.low) for o in missing]
     spans |= lost | passed
     matched = replace(matched, offers=[o for o in matched.offers if o not in missing])
     holes = partitions.up_to(free, read)
     return Survey(
         source=source,
-        shown=shown,
-        unsettled=known.unsettled,
+        shown=listing,
+        unsettled=view.unsettled,
         version=state.version,
         orphans=orphans,
         matched=matched,
         free=partitions.up_to(free, ends),
         holes=holes,
         lost=lost,
-        missing=[(o.known, passed[o.known.source_partition_id]) for o in missing],
+        missing=[(o.partition, passed[o.partition.source_partition_id]) for o in missing],
         refusals=(
-            *shown.refused,
-            *matched.refused,
-            *(source.refuse_lost(item, spans[item.partition.source_partition_id]) for item in gone),
+            *listing.refusals,
+            *matched.refusals,
+            *(
+                source.refuse_lost(item, spans[item.partition.source_partition_id])
+                for item in vanished
+            ),
         ),
         stored=stored,
-        unread=_unread(request.window, known.unsettled, matched.offers, holes),
+        unread=_unread(request.window, view.unsettled, matched.offers, holes),
         is_full=state.is_full,
     )

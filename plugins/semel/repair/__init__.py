@@ -1,1 +1,1 @@
-"""Repairs that an operator decides after something went wrong: accept a loss, rebuild a ledger."""
+"""Repairs that an operator decides after a fault: accept a loss, rebuild a ledger."""

@@ -1,7 +1,7 @@
-"""accept: settle a refused file, record what is gone, or let the output have new columns.
+"""accept: settle a refused file, record a loss, or let the output have new columns.
 
-Refused files stay unread until then: semel never guesses whether a changed file holds new records
-or old ones. Records given up are written down as lost, never forgotten.
+Plan does not read a refused file until then: semel never guesses whether a changed file has new
+records or old ones. The ledger records each range that accept gives up as lost.
 """
 
 import getpass
@@ -18,7 +18,7 @@ from typing import Literal
 import sqlalchemy as sa
 
 from semel import failpoints, settings
-from semel.archive import owned
+from semel.archive import ownership
 from semel.errors import RetryableError, SourceError, StateError, TerminalError
 from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, change, pipelines, row, transition
@@ -41,9 +41,9 @@ from semel.sources.spec import SourceSpec
 
 _ROUNDS_MAX = 20
 
-How = Literal["new", "same", "lost"]
+AcceptMode = Literal["new", "same", "lost"]
 
-_CHOICES: dict[str, tuple[How, ...]] = {
+_CHOICES: dict[str, tuple[AcceptMode, ...]] = {
     "changed": ("new",),
     "replaced": ("new", "same"),
     "copy": ("new", "same"),
@@ -54,14 +54,16 @@ _CHOICES: dict[str, tuple[How, ...]] = {
 }
 
 
-def choices(declared: SourceSpec, reason: str) -> tuple[How, ...]:
-    """What accepting can mean, by the reason of a refusal. Empty: something has to be fixed."""
+def choices(declared: SourceSpec, reason: str) -> tuple[AcceptMode, ...]:
+    """The modes that can settle a refusal with this reason. Empty if a person has to fix it."""
     return tuple(how for how in _CHOICES.get(reason, ()) if how != "same" or declared.resumes)
 
 
-def command(spec: Spec, refusal: Refusal) -> str | None:
-    """The command that accepts a refused name, if its message offers that. Else None: something has
-    to be corrected, or a plan has to see it first.
+def accept_command(spec: Spec, refusal: Refusal) -> str | None:
+    """The command that accepts a refused file.
+
+    Returns None if the refusal's message does not offer one: a person has to correct something, or
+    plan has to see the file first.
     """
     ways = choices(spec.source, refusal.reason)
     accept = bare_accept_command(spec.name, refusal.name, "--lost" if ways[:1] == ("lost",) else "")
@@ -69,11 +71,11 @@ def command(spec: Spec, refusal: Refusal) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accepted:
-    """The source partition that a file is read under from now on, and what was given up for it.
+class SettledFile:
+    """The source partition of a file from now on, and the ranges that accept gave up for it.
 
-    `start`: the first position that is read, if the partition is new. `lost` are the ranges of
-    `retired` partitions that were seen and never read.
+    `start`: the first position to read, if the partition is new. `lost`: ranges of `retired`
+    partitions that plan saw and no batch read.
     """
 
     name: str
@@ -85,16 +87,16 @@ class Accepted:
     lost: tuple[tuple[int, int, int], ...] = ()
     """(partition, start, end)"""
     found: bool = False
-    """Settled before; nothing was changed."""
+    """Whether the file was settled before, so that nothing changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptPreview:
-    """What accepting a file would do now. Nothing is done yet.
+    """The effect that accepting a file would have now.
 
-    `partition`: the one that goes on; None: a new one, read from `start`. `end`: the current end of
-    what there is to read; it may grow. `retired` and `lost` as in Accepted. `digest` covers all of
-    this, and the evidence of the file up to `end`.
+    `partition`: the partition that continues, or None for a new one that begins at `start`. `end`:
+    the current end of the file, which may grow. `retired` and `lost`: as in SettledFile. `digest`
+    covers all of this, and the evidence of the file up to `end`.
     """
 
     name: str
@@ -108,14 +110,14 @@ class AcceptPreview:
 
 @dataclass(frozen=True, kw_only=True)
 class _RefusedFile:
-    """One look at a refused file. `word` is None if it is already read, in `there`."""
+    """A refused file as discovered. `acceptance` is None if `open_partition` already reads it."""
 
     pipeline: Pipeline
     source: Source
     name: str
     version: int
-    there: Row | None
-    word: Acceptance | None
+    open_partition: Row | None
+    acceptance: Acceptance | None
 
 
 # Keeps A3.
@@ -128,145 +130,155 @@ def accept_file(
     start: int = 0,
     by: str | None = None,
     agreed: tuple[int, str] | None = None,
-) -> Accepted:
+) -> SettledFile:
     """Settle a refused file: as a new generation, read from `start`, or as the `same` partition.
 
-    `path`: absolute, or below the data folder, the working folder or the source's own. `by`: who
-    decides; by default, this process's user. `agreed`: `end` and `digest` of the forecast agreed
-    to. SourceError: the file is not in the source, or with `same` differs from what was read
-    before, or no record begins at `start`. StateError: the effect would now differ from the one
-    agreed to.
+    `path`: absolute, or relative to the data folder, the working folder or the source's folder.
+    `by`: the person who decides, by default this process's user. `agreed`: `end` and `digest` of
+    the preview that the person agreed to.
+    Raises SourceError if the file is not in the source, differs with `same` from the part that was
+    read, or has no record that begins at `start`. Raises StateError if the effect would differ from
+    the preview.
     """
-    for seen in _looks(ledger, spec, path, same=same, start=start):
-        pipeline_id = seen.pipeline.pipeline_id
-        if seen.word is None:
-            return Accepted(**seen.there, same=True, found=True)
-        there = _evidence(seen, agreed[0]) if agreed else None
+    for refused in _inspect(ledger, spec, path, same=same, start=start):
+        pipeline_id = refused.pipeline.pipeline_id
+        if refused.acceptance is None:
+            return SettledFile(**refused.open_partition, same=True, found=True)
+        evidence = _evidence(refused, agreed[0]) if agreed else None
         failpoints.point("accept.before_lock")
         with ledger.transaction() as connection:
-            pipelines.lock(connection, seen.pipeline)
-            if partitions.version(connection, pipeline_id) != seen.version:
+            pipelines.lock(connection, refused.pipeline)
+            if partitions.version(connection, pipeline_id) != refused.version:
                 continue
             # Keeps A7.
-            if agreed and _foreseen(connection, seen, agreed[0], there).digest != agreed[1]:
-                raise changed(seen.name)
-            accepted = _write(connection, pipeline_id, seen.word, by or who())
-            change(connection, "accept", "settle", pipeline_id=pipeline_id, name=seen.name)
+            if agreed and _preview(connection, refused, agreed[0], evidence).digest != agreed[1]:
+                raise changed_error(refused.name)
+            accepted = _write(connection, pipeline_id, refused.acceptance, by or current_user())
+            change(connection, "accept", "settle", pipeline_id=pipeline_id, name=refused.name)
             partitions.touch(connection, pipeline_id)
             failpoints.point("accept.before_accept")
         failpoints.point("accept.after_accept")
         return accepted
-    raise moving(path)
+    raise moving_error(path)
 
 
-def foresee(
+def preview_accept(
     ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int = 0
 ) -> AcceptPreview | None:
-    """What `accept_file` would do, with the same errors. None: the file is already read."""
-    for seen in _looks(ledger, spec, path, same=same, start=start):
-        if seen.word is None:
+    """Preview `accept_file`, with the same errors. Returns None if the file is already settled."""
+    for refused in _inspect(ledger, spec, path, same=same, start=start):
+        if refused.acceptance is None:
             return None
-        end = seen.word.offer.seen
-        there = _evidence(seen, end)
+        end = refused.acceptance.offer.seen
+        evidence = _evidence(refused, end)
         with ledger.transaction() as connection:
-            return _foreseen(connection, seen, end, there)
-    raise RetryableError(f"{path!r} is moved faster than it can be read; look again")
+            return _preview(connection, refused, end, evidence)
+    raise RetryableError(
+        f"{path!r}: the source or its claims changed {_ROUNDS_MAX} times in a row. Load this again"
+    )
 
 
-def _looks(
+def _inspect(
     ledger: Ledger, spec: Spec, path: str, *, same: bool, start: int
 ) -> Iterator[_RefusedFile]:
-    """Look at a file, again each time the caller asks, up to a bound."""
-    pipeline, source = pipelines.planned(ledger, spec.name), open_source(spec)
+    """Discover a file, again for each item that the caller takes, up to a limit."""
+    pipeline, source = pipelines.require(ledger, spec.name), open_source(spec)
     pipeline_id = pipeline.pipeline_id
     for _ in range(_ROUNDS_MAX):
-        shown = source.discover()
-        name = named(spec, path, {item.name for item in shown.items})
+        listing = source.discover()
+        name = match_name(spec, path, {item.name for item in listing.items})
         if name is None:
-            raise SourceError(_not_there(spec, path, shown))
+            raise SourceError(_unreadable_text(spec, path, listing))
         with ledger.transaction() as connection:
             version = partitions.version(connection, pipeline_id)
-            held = partitions.held(connection, pipeline_id)
-            there = row(connection, "accept", "open", pipeline_id=pipeline_id, name=name)
-        shown, known = held.known(ledger, pipeline_id, shown)
+            claimed = partitions.read_state(connection, pipeline_id)
+            open_row = row(connection, "accept", "open", pipeline_id=pipeline_id, name=name)
+        listing, partition_known = claimed.compare(ledger, pipeline_id, listing)
         try:
-            word = source.accept(
-                shown, known, name, same=same, start=start, is_open=there is not None
+            acceptance = source.accept(
+                listing, partition_known, name, same=same, start=start, is_open=open_row is not None
             )
         except FileNotFoundError:
             continue
         yield _RefusedFile(
-            pipeline=pipeline, source=source, name=name, version=version, there=there, word=word
+            pipeline=pipeline,
+            source=source,
+            name=name,
+            version=version,
+            open_partition=open_row,
+            acceptance=acceptance,
         )
 
 
-def _evidence(seen: _RefusedFile, end: int) -> Evidence | None:
-    """The evidence of a file up to an end. None: the file is shorter now."""
-    offer = None if seen.word is None else seen.word.offer
-    # It may have grown since it was shown; what was there then must be unchanged.
-    return seen.source.evidence(offer, end) if offer and end <= offer.seen else None
+def _evidence(refused: _RefusedFile, end: int) -> Evidence | None:
+    """The evidence of a file up to an end. Returns None if the file is shorter now."""
+    offer = None if refused.acceptance is None else refused.acceptance.offer
+    # The file may have grown since the preview, but that part must be unchanged.
+    return refused.source.evidence(offer, end) if offer and end <= offer.seen else None
 
 
-def _foreseen(
-    connection: sa.Connection, seen: _RefusedFile, end: int, there: Evidence | None
+def _preview(
+    connection: sa.Connection, refused: _RefusedFile, end: int, evidence: Evidence | None
 ) -> AcceptPreview:
-    offer = seen.word.offer
-    lost, retired = _given_up(connection, seen.word)
-    partition = offer.known and offer.known.source_partition_id
+    offer = refused.acceptance.offer
+    lost, retired = _losses(connection, refused.acceptance)
+    partition = offer.partition and offer.partition.source_partition_id
     ranges = tuple((k, *span) for k, spans in lost.items() for span in spans)
-    stands_for = digest(
-        seen.name, offer.identity, offer.evidence, there, partition, offer.start, retired, ranges
+    digest_now = preview_digest(
+        refused.name, offer.identity, offer.evidence, evidence, partition, offer.start, retired,
+        ranges,
     )
     return AcceptPreview(
-        name=seen.name,
+        name=refused.name,
         partition=partition,
-        start=offer.known.reached if offer.known else offer.start,
+        start=offer.partition.reached if offer.partition else offer.start,
         end=end,
         retired=tuple(retired),
         lost=ranges,
-        digest=stands_for,
+        digest=digest_now,
     )
 
 
-def digest(*values: object) -> str:
-    """A digest of a forecast."""
+def preview_digest(*values: object) -> str:
+    """A digest of a preview, by its values."""
     text = json.dumps(values, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def moving(path: str) -> RetryableError:
-    """The error for a source that changes faster than it can be read."""
+def moving_error(path: str) -> RetryableError:
+    """The error for a source that changes faster than semel can compare it with the ledger."""
     return RetryableError(
-        f"accept of {path!r}: the source or its claims changed {_ROUNDS_MAX} times in a row; run "
-        "this again"
+        f"accept of {path!r}: the source or its claims changed {_ROUNDS_MAX} times in a row. "
+        "Nothing was accepted. Run this again"
     )
 
 
-def changed(name: str) -> StateError:
-    """The error for a file that differs from what was agreed."""
+def changed_error(name: str) -> StateError:
+    """The error for a file that differs from its preview."""
     return StateError(
-        f"{name!r} is not any more as it was shown, so nothing was done; look at it again"
+        f"{name!r} has changed since you saw its preview. Nothing was accepted. Load the preview "
+        "again"
     )
 
 
-def _given_up(connection: sa.Connection, word: Acceptance) -> tuple[Spans, list[int]]:
-    """The ranges that become lost, and the partitions to retire."""
-    superseded = {k.source_partition_id for k in word.superseded}
-    ends = {k.source_partition_id: k.seen for k in word.ended}
+def _losses(connection: sa.Connection, acceptance: Acceptance) -> tuple[Spans, list[int]]:
+    """The ranges that become lost, and the numbers of the partitions to retire."""
+    superseded = {k.source_partition_id for k in acceptance.superseded_partitions}
+    ends = {k.source_partition_id: k.seen for k in acceptance.replaced_partitions}
     lost = partitions.free_ranges(
         connection, {k: seen for k, seen in ends.items() if k not in superseded}
     )
-    # Accepted as new, it is not a copy of those that it contains: nobody need ask again.
-    new = word.offer.known is None
+    # A file accepted as new is not a copy of the files that it contains, so retire them too.
+    new = acceptance.offer.partition is None
     return lost, [*ends, *(sorted(superseded - ends.keys()) if new else ())]
 
 
 def _write(
-    connection: sa.Connection, pipeline_id: int, word: Acceptance, by: str
-) -> Accepted:
+    connection: sa.Connection, pipeline_id: int, acceptance: Acceptance, by: str
+) -> SettledFile:
     """Retire the old partitions, and open or update the new one. Unread ranges become lost."""
-    offer, same = word.offer, word.offer.known
-    lost, retired = _given_up(connection, word)
+    offer, same = acceptance.offer, acceptance.offer.partition
+    lost, retired = _losses(connection, acceptance)
     partitions.lose(connection, lost, "replaced", by)
     partitions.retire(connection, retired)
     if same is None:
@@ -282,7 +294,7 @@ def _write(
             "source_partition_id": same.source_partition_id,
             "generation": same.generation,
         }
-    return Accepted(
+    return SettledFile(
         **new,
         same=same is not None,
         start=offer.start,
@@ -291,85 +303,87 @@ def _write(
     )
 
 
-def named(spec: Spec, path: str, there: set[str]) -> str | None:
-    """The known path that is meant: the path as given, or below one of the usual folders."""
+def match_name(spec: Spec, path: str, names: set[str]) -> str | None:
+    """The one of `names` that a path means: as given, or relative to one of the usual folders."""
     folders = [f for f in (spec.source_root(), *settings.data_roots(), Path.cwd()) if f]
-    tried = [path, *(os.path.normpath(os.path.join(folder, path)) for folder in folders)]
-    real = (os.path.realpath(os.path.dirname(name)) for name in tried)
-    tried += [os.path.join(*pair) for pair in zip(real, map(os.path.basename, tried), strict=True)]
-    return next((name for name in tried if name in there), None)
+    paths = [path, *(os.path.normpath(os.path.join(folder, path)) for folder in folders)]
+    real = (os.path.realpath(os.path.dirname(name)) for name in paths)
+    paths += [os.path.join(*pair) for pair in zip(real, map(os.path.basename, paths), strict=True)]
+    return next((name for name in paths if name in names), None)
 
 
-def _not_there(spec: Spec, path: str, shown: SourceListing) -> str:
-    name = named(spec, path, {r.name for r in shown.refused})
-    whys = (f"{r.reason}: {r.detail}" for r in shown.refused if r.name == name)
-    why = next(whys, "it is not there, or the source's pattern does not find it")
+def _unreadable_text(spec: Spec, path: str, listing: SourceListing) -> str:
+    name = match_name(spec, path, {r.name for r in listing.refusals})
+    whys = (f"{r.reason}: {r.detail}" for r in listing.refusals if r.name == name)
+    why = next(whys, "it does not exist, or the source's pattern does not match it")
     part = spec.source.part
     return (
-        f"{path!r} cannot be read by {spec.name} ({why}), so there is nothing to accept; fix the "
-        f"{part}, then run the pipeline. `{bare_accept_command(spec.name, path, '--lost')}` is for "
-        f"records of a {part} that is gone"
+        f"{path!r}: {spec.name} cannot read this {part} ({why}), so there is nothing to accept. "
+        f"Fix the {part}, then run the pipeline. If the {part} is lost, "
+        f"`{bare_accept_command(spec.name, path, '--lost')}` records that"
     )
 
 
-def who() -> str:
-    """The person who accepts: user and machine."""
+def current_user() -> str:
+    """The person who accepts, as USER@MACHINE."""
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # This number has no name.
+    except (OSError, KeyError):  # The user number has no name.
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
 
 
 def accept_refused(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
-    """Finish a committed batch whose sink refuses rows. They go to the archive; the others land.
+    """Finalize a committed batch whose sink refuses rows: the archive gets these rows.
 
-    TerminalError: its sink is a folder, which refuses none; or it refuses too many.
+    Raises TerminalError if the sink is a folder, or refuses too many rows.
     """
     return finalize(ledger, spec, batch_id, accepting=True)
 
 
 # Keeps H3.
 def accept_moved(ledger: Ledger, spec: Spec) -> tuple[str, str]:
-    """Give a pipeline's table or topic the declared address, whatever is in progress.
+    """Record the declared address of a pipeline's table or topic, even if batches are in progress.
 
-    Returns the old address and the new one. TerminalError: by its own notes, the target does not
-    hold what the pipeline published. StateError: there is nothing to accept.
+    Returns the old address and the new one. Raises TerminalError if the target's notes do not match
+    the published batches, StateError if the address is already recorded or the sink is a folder.
     """
-    pipeline, sink = pipelines.planned(ledger, spec.name), open_sink(spec)
+    pipeline, sink = pipelines.require(ledger, spec.name), open_sink(spec)
     old, new = pipeline.sink_address, sink.address
     if new == old or spec.sink_path() is not None:
+        why = "is its sink already" if new == old else "is a folder, which the next plan moves"
         raise StateError(
-            f"pipeline {spec.name} has {old} as its sink, so there is nothing to accept; a folder "
-            "moves with its archive, by the next plan",
+            f"pipeline {spec.name}: {new} {why}. There is nothing to accept",
             next=f"semel check {spec.name}",
         )
     with ledger.transaction() as connection:
-        known = owned.known_batches(connection, pipeline, every=True)
-    owned.check_held(ledger, pipeline, sink, known, None)
+        batches = ownership.known_batches(connection, pipeline, every=True)
+    ownership.check_target(ledger, pipeline, sink, batches, None)
     with ledger.transaction() as connection:
         pipelines.lock(connection, pipeline)
         owner = pipelines.owner(connection, new, "")
         if owner is not None:
-            raise TerminalError(f"{new} belongs to pipeline {owner.name!r}; declare another one")
+            raise TerminalError(
+                f"{new}: this sink belongs to pipeline {owner.name!r}. Declare another sink"
+            )
         values = {"pipeline_id": pipeline.pipeline_id, "sink_address": new}
         change(connection, "pipelines", "rename_sink", **values)
     return old, new
 
 
 def accept_columns(ledger: Ledger, spec: Spec) -> None:
-    """Let the next commit decide the output's columns. StateError: there was never a plan.
+    """Let the next commit decide the output's columns.
 
-    TerminalError: rows of windows with other columns would not add up with those that are there.
+    Raises StateError if the pipeline never had a plan, TerminalError if it counts windows.
     """
     # Keeps AG4.
     if spec.aggregate is not None:
         raise TerminalError(
-            f"{spec.name} counts windows, and rows with other columns would not add up with those "
-            "that are there; declare a new pipeline with its own name and sink",
+            f"{spec.name} counts windows, and rows with other columns would not add up with its "
+            "present rows. Nothing was changed. Declare a new pipeline with its own name and sink",
             next=f"semel windows {spec.name}",
         )
-    pipeline = pipelines.planned(ledger, spec.name)
+    pipeline = pipelines.require(ledger, spec.name)
     with ledger.transaction() as connection:
         change(connection, "accept", "forget_columns", pipeline_id=pipeline.pipeline_id)
         failpoints.point("accept.before_columns")
@@ -378,15 +392,15 @@ def accept_columns(ledger: Ledger, spec: Spec) -> None:
 
 # Keeps W10.
 def accept_late(ledger: Ledger, spec: Spec) -> datetime:
-    """Let held windows be complete: what is still to come of them is late. Returns the event time.
+    """Let held windows be complete, so that their later records are late. Returns the event time.
 
-    StateError: no window is held.
+    Raises StateError if no window is held.
     """
-    pipeline = pipelines.planned(ledger, spec.name)
+    pipeline = pipelines.require(ledger, spec.name)
     with ledger.transaction() as connection:
         pipelines.lock(connection, pipeline)
-        found = transition(
+        released = transition(
             connection, "accept", "late", f"no window of {spec.name} is held",
-            next=f"semel windows {spec.name}", name=spec.name, by=who(),
+            next=f"semel windows {spec.name}", name=spec.name, by=current_user(),
         )  # fmt: skip
-    return found["event_time"]
+    return released["event_time"]

@@ -1,2 +1,2 @@
-"""Read-only reports about a pipeline: what is complete, missing, set aside, changed; and what the
-answer of each verb says to a person."""
+"""Read-only reports about a pipeline (complete, missing, quarantined and changed records), and the
+text of each verb's result."""

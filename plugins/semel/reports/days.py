@@ -1,12 +1,12 @@
-"""days: a pipeline's progress in each interval of time, by its ledger and its source.
+"""days: a pipeline's progress in each interval of time, from its ledger and its source.
 
 How it works:
-1. cut the time asked for into cells: those of the schedule, or days (UTC);
-2. read from the ledger only the batches of that time;
-3. sort what the source shows, and the part that no batch has, into cells by time;
+1. cut the requested time into cells: the schedule's intervals, or days (UTC);
+2. read only that time's batches from the ledger;
+3. sort the source's items and unclaimed ranges into cells by time;
 4. decide each cell's state from these facts (`progress.judge`).
 
-A pipeline with `select: arrival` has no intervals: its batches count on the day of their commit.
+A pipeline with `select: arrival` has no intervals: a batch counts on the day of its commit.
 """
 
 from bisect import bisect_left
@@ -26,20 +26,20 @@ from semel.reports import completeness, intervals
 from semel.reports.progress import CellFacts, CellState, Sight, SourceCell, judge
 
 DAYS_BATCHES_MAX = 10_000
-"""Batches that are counted up for one answer at most."""
+"""Maximum batches that one report counts."""
 
 DAYS_BATCHES_NAMED = 3
-"""Batches that one interval names, from the newest on."""
+"""Newest batches that one interval lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOfDay:
-    """A batch. `whole`: all of its interval lies in the cell, so that its counts are the cell's.
+    """A batch. `whole`: its interval lies within the cell, so that its counts are the cell's.
 
-    `silent`: it is open and gives no sign of life. `counts`: None until it has committed.
-    `generation`: of its newest output, which the batch `made_by` made; at `made_at`, where that is
-    a replay. `replaying`: the batch that is to make the next one; `replay_failed`: no attempt of it
-    is at work.
+    `silent`: it is open and its heartbeat has stopped. `counts`: None before its commit.
+    `generation`: the newest output's, which the batch `made_by` wrote, at `made_at` if that is a
+    replay. `replaying`: the batch that will write the next generation. `replay_failed`: that batch
+    has no running attempt.
     """
 
     batch_id: int
@@ -59,7 +59,7 @@ class BatchOfDay:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchGroup:
-    """Batches that begin in one cell and end in one cell: their number, sums, and the newest."""
+    """Batches with the same first and the same last cell: their number, sums, and the newest."""
 
     cells: range
     whole: bool
@@ -77,8 +77,8 @@ class BatchGroup:
 def groups_of(
     ledger: Ledger, spec: Spec, edges: list[datetime]
 ) -> tuple[list[BatchGroup], list[Row]]:
-    """The batches with a part in the cells; and the rows that they were made of."""
-    asked = {
+    """The batches that overlap the cells, in groups, and the ledger's rows of these batches."""
+    values = {
         "select": spec.source.select.value, "since": edges[0], "until": edges[-1], "edges": edges,
         "orphan_seconds": spec.limits.orphan_after.total_seconds(),
         "silent_seconds": 2 * limits.HEARTBEAT_SECONDS,
@@ -90,54 +90,51 @@ def groups_of(
         if pipeline is None:
             return [], []
         if spec.source.select is Select.ARRIVAL:
-            asked["commit_first"] = _commit_from(connection, pipeline, edges[0])
-            asked["commit_end"] = _commit_from(connection, pipeline, edges[-1])
-        found = rows(
-            connection, "days", "batches", pipeline_id=pipeline.pipeline_id, **asked
-        )
+            values["commit_first"] = _commit_from(connection, pipeline, edges[0])
+            values["commit_end"] = _commit_from(connection, pipeline, edges[-1])
+        batches = rows(connection, "days", "batches", pipeline_id=pipeline.pipeline_id, **values)
     by_cells: dict[tuple[int, int], list[Row]] = defaultdict(list)
-    for r in found:
+    for r in batches:
         by_cells[r["cell_first"], r["cell_last"]].append(r)
-    return [_group(of, len(edges) - 1) for of in by_cells.values()], found
+    return [_group(members, len(edges) - 1) for members in by_cells.values()], batches
 
 
-def _group(found: list[Row], count: int) -> BatchGroup:
-    """The group of some rows. Cell 1 is the first of `count`, and 0 is what lies before it."""
-    one = found[0]
-    first, last = one["cell_first"], one["cell_last"]
-    whole = first == last and 1 <= first <= count
-    sums = {f.name: one[f"sum_{f.name}"] or 0 for f in fields(Counts)}
+def _group(members: list[Row], count: int) -> BatchGroup:
+    """The group of these rows. Cells are 1 to `count`; cell 0 is the time before the first."""
+    sums = members[0]  # Each row has the sums of its group.
+    first, last = sums["cell_first"], sums["cell_last"]
+    within = first == last and 1 <= first <= count
     return BatchGroup(
         cells=range(max(first, 1) - 1, min(last, count)),
-        whole=whole,
-        count=one["batches"],
-        counted=one["counted"],
-        finalized=one["finalized"],
-        open=one["open"],
-        failed=one["failed_count"],
-        silent=one["silent_count"],
-        stuck=one["stuck"],
-        counts=Counts(**sums),
-        newest=tuple(_of(r, whole=whole) for r in found),
+        whole=within,
+        count=sums["batches"],
+        counted=sums["counted"],
+        finalized=sums["finalized"],
+        open=sums["open"],
+        failed=sums["failed_count"],
+        silent=sums["silent_count"],
+        stuck=sums["stuck"],
+        counts=Counts(**{f.name: sums[f"sum_{f.name}"] or 0 for f in fields(Counts)}),
+        newest=tuple(_batch_of_day(r, whole=within) for r in members),
     )
 
 
 def _commit_from(connection: sa.Connection, pipeline: Pipeline, moment: datetime) -> int:
-    """The first commit sequence of a moment or later: batch times grow with it (C6).
+    """The first commit sequence at or after a moment: batch times grow with it (C6).
 
-    Found by halving, for no index leads from a time to a batch.
+    A binary search, because the ledger has no index of batch times.
     """
 
     def reached(sequence: int) -> bool:
         values = {"pipeline_id": pipeline.pipeline_id, "commit_seq": sequence}
-        found = row(connection, "days", "commit", **values)
-        return found is None or found["batch_time"] >= moment
+        commit = row(connection, "days", "commit", **values)
+        return commit is None or commit["batch_time"] >= moment
 
     commits = range(1, pipeline.commit_seq + 1)
     return 1 + bisect_left(commits, True, key=reached)
 
 
-def _of(r: Row, *, whole: bool) -> BatchOfDay:
+def _batch_of_day(r: Row, *, whole: bool) -> BatchOfDay:
     return BatchOfDay(
         batch_id=r["batch_id"],
         request_key=r["request_key"],
@@ -159,9 +156,9 @@ def _of(r: Row, *, whole: bool) -> BatchOfDay:
 class DayCell:
     """One cell [start, end). `seen` is None if the source was not surveyed, or has no times.
 
-    `batches` are the newest of `batch_count`. `counts` sums up the `counted` ones: committed, and
-    whole in the cell. `silent`: the open ones that give no sign of life. `command` reads what is
-    unclaimed, if anything is.
+    `batches`: the newest of `batch_count`. `counts`: the sums of the `counted` batches, which have
+    committed and lie within the cell. `silent`: open batches without a heartbeat. `command` reads
+    the unclaimed records; None if there are none.
     """
 
     start: datetime
@@ -178,13 +175,13 @@ class DayCell:
 
 @dataclass(frozen=True, kw_only=True)
 class Days:
-    """The answer of days, oldest cell first. `by_commit`: a cell is the day of a commit.
+    """Cells, oldest first. `by_commit`: a batch counts on the day of its commit.
 
-    `looked`: the source was surveyed, could be read, and has times. `undated`: what it shows
-    without a time, or outside the cells; None if it was not surveyed. `newest`: the end of the
-    newest known interval, if the time asked for was moved to it. `cut`: before the first cell there
-    are more batches than one answer holds. `newest_complete`: the newest complete window, where
-    windows are declared. `ahead`: the last time that the source shows, if it is yet to come.
+    `looked`: semel surveyed the source, could read it, and its items have times. `undated`: its
+    items without a time or outside the cells; None without a survey. `newest`: the end of the
+    newest known interval, if the report moved back to it. `cut`: batches before the first cell did
+    not fit. `newest_complete`: the newest complete window, if the pipeline declares windows.
+    `ahead`: the source's last time, if it is in the future.
     """
 
     pipeline: str
@@ -209,36 +206,40 @@ def days(
 ) -> Days:
     """The state of each cell. `since` and `until` are days (UTC), both included.
 
-    By default: the last DAYS_SHOWN cells up to now; or, if they are empty, up to the newest known
-    interval. LimitError: the time holds more than DAYS_MAX cells.
+    The default is the last DAYS_SHOWN cells up to now or, if these are empty, up to the newest
+    known interval. Raises LimitError for more than DAYS_MAX cells.
     """
     by_commit = spec.source.select is Select.ARRIVAL
-    edges, newest = intervals.between(_schedule(spec), since, until, now), None
-    groups, found = groups_of(ledger, spec, edges)
-    if not found and since is until is None and not (sight and sight.shows(edges[0], edges[-1])):
-        newest = _newest(ledger, spec, sight, now)
+    edges, newest = intervals.edges_between(_schedule(spec), since, until, now), None
+    groups, batches = groups_of(ledger, spec, edges)
+    if not batches and since is until is None and not (sight and sight.shows(edges[0], edges[-1])):
+        newest = _newest_time(ledger, spec, sight, now)
         if newest is not None:
-            edges = intervals.ending(_schedule(spec), newest)
-            groups, found = groups_of(ledger, spec, edges)
-    cut = bool(found) and found[0]["found"] > DAYS_BATCHES_MAX
+            edges = intervals.last_edges(_schedule(spec), newest)
+            groups, batches = groups_of(ledger, spec, edges)
+    cut = bool(batches) and batches[0]["found"] > DAYS_BATCHES_MAX
     if cut:
-        kept = [edge for edge in edges if edge > found[0]["oldest"]]
-        edges = kept if len(kept) > 1 else edges[-2:]
+        newer = [edge for edge in edges if edge > batches[0]["oldest"]]
+        edges = newer if len(newer) > 1 else edges[-2:]
         groups, _ = groups_of(ledger, spec, edges)
-    seen = None if sight is None else sight.seen(edges)
-    blind = by_commit or seen is None or not spec.source.dated or sight.blind
-    dated = None if blind else seen
+    cells = None if sight is None else sight.cells(edges)
+    blind = by_commit or cells is None or not spec.source.dated or sight.blind
+    dated = None if blind else cells
     now = max(now, edges[-1])
-    times = [item.when for item in (sight.found if sight else ()) if item.when]
-    known = [time for time in times if time < now]
-    known += [edges[n] for group in groups for n in group.cells]
-    oldest, newest_known = min(known, default=now), max(known, default=now)
+    times = [item.when for item in (sight.items if sight else ()) if item.when]
+    past = [time for time in times if time < now]
+    past += [edges[n] for group in groups for n in group.cells]
+    oldest, newest_known = min(past, default=now), max(past, default=now)
+    complete = None
+    if spec.window is not None:
+        is_complete = completeness.read_completeness(ledger, spec)
+        complete = completeness.newest_complete(is_complete, spec.window.windows)
     return Days(
         pipeline=spec.name,
         by_commit=by_commit,
         looked=dated is not None,
         days=tuple(
-            _day(
+            _day_cell(
                 spec,
                 cell,
                 [group for group in groups if n in group.cells],
@@ -247,13 +248,11 @@ def days(
             )
             for n, cell in enumerate(pairwise(edges))
         ),
-        undated=None if seen is None else seen[-1],
+        undated=None if cells is None else cells[-1],
         newest=newest,
         cut=cut,
         ahead=max((time for time in times if time >= now), default=None),
-        newest_complete=None
-        if spec.window is None
-        else completeness.newest(completeness.of(ledger, spec), spec.window.windows),
+        newest_complete=complete,
     )
 
 
@@ -263,14 +262,14 @@ def command(spec: Spec, start: datetime, end: datetime) -> str:
 
 
 def _schedule(spec: Spec) -> str | None:
-    """The schedule that cuts its time. None: days."""
+    """The schedule whose intervals are the cells. Returns None if the cells are days."""
     return None if spec.source.select is Select.ARRIVAL else spec.schedule
 
 
-def _newest(ledger: Ledger, spec: Spec, sight: Sight | None, now: datetime) -> datetime | None:
-    """The end of the newest batch interval, or just after the newest past time that is shown.
+def _newest_time(ledger: Ledger, spec: Spec, sight: Sight | None, now: datetime) -> datetime | None:
+    """The end of the newest batch interval, or just after the source's newest past time.
 
-    For a pipeline without intervals, the time of the newest commit.
+    Without intervals, the newest commit's time counts instead. Returns None without any time.
     """
     times: list[datetime | None] = []
     with ledger.transaction() as connection:
@@ -278,35 +277,35 @@ def _newest(ledger: Ledger, spec: Spec, sight: Sight | None, now: datetime) -> d
         if pipeline is not None:
             values = {"pipeline_id": pipeline.pipeline_id}
             if spec.source.select is Select.ARRIVAL:
-                known = row(connection, "days", "newest_commit", **values)
+                batch = row(connection, "days", "newest_commit", **values)
             else:
-                known = row(connection, "days", "newest_interval", **values)
-            times = [known["at"]] if known else []
-    shown = sight.found if sight else ()
-    times += [f.when + intervals.TICK for f in shown if f.when and f.when <= now]
+                batch = row(connection, "days", "newest_interval", **values)
+            times = [batch["at"]] if batch else []
+    items = sight.items if sight else ()
+    times += [item.when + intervals.TICK for item in items if item.when and item.when <= now]
     return max(filter(None, times), default=None)
 
 
-def _day(
+def _day_cell(
     spec: Spec,
     cell: tuple[datetime, datetime],
     groups: list[BatchGroup],
-    seen: SourceCell | None,
+    items: SourceCell | None,
     *,
     between: bool,
 ) -> DayCell:
     start, end = cell
-    there = seen or SourceCell()
+    counts = items or SourceCell()
     state = judge(
         CellFacts(
-            looked=seen is not None,
-            refused=there.refused > 0,
+            surveyed=items is not None,
+            refused=counts.refused > 0,
             failed=any(g.failed for g in groups),
-            open=there.open > 0 or any(g.open for g in groups),
-            unclaimed=there.unclaimed > 0,
-            waiting=there.waiting > 0,
-            # A batch of another interval may have it: by lookback, or because it was longer.
-            done=there.settled > 0 or any(g.finalized for g in groups),
+            open=counts.open > 0 or any(g.open for g in groups),
+            unclaimed=counts.unclaimed > 0,
+            waiting=counts.waiting > 0,
+            # Lookback, or a longer interval, lets another interval's batch read it.
+            finalized=counts.settled > 0 or any(g.finalized for g in groups),
             between=between,
         )
     )
@@ -321,6 +320,6 @@ def _day(
         counted=sum(g.counted for g in groups if g.whole),
         counts=sum((g.counts for g in groups if g.whole), start=Counts()),
         silent=sum(g.silent for g in groups),
-        seen=seen,
-        command=command(spec, start, end) if there.unclaimed or stuck else None,
+        seen=items,
+        command=command(spec, start, end) if counts.unclaimed or stuck else None,
     )

@@ -1,4 +1,4 @@
-"""Dead letters: the records that finalized batches set aside. Reads only the archive's files."""
+"""Dead letters: the records that finalized batches quarantined. Reads only the archive's files."""
 
 import json
 from collections.abc import Iterator
@@ -14,28 +14,28 @@ from semel.archive import layout
 from semel.archive.marker import Marker, generations, markers_of, read_marker
 from semel.errors import TerminalError
 from semel.formats import words
-from semel.formats.pieces import pieces
+from semel.formats.pieces import read_pieces
 from semel.model.manifest import Kind, MarkedFile
 from semel.model.reasons import Reason
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
 
 REFUSED = str(Kind.REFUSED)
-"""The reason for rows that a table refused and a person kept apart (`semel accept --refused`)."""
+"""The reason of rows that a table refused and `semel accept --refused` moved aside."""
 
-KNOWN = (*map(str, Reason), REFUSED)
-"""All reasons."""
+LETTER_REASONS = (*map(str, Reason), REFUSED)
+"""All reasons of dead letters."""
 
 _COLUMNS = ("source_partition_id", "offset", "reason", "detail", "raw")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Letter:
-    """A record that was set aside. `detail` and `text` are empty with limits.log_samples: false.
+    """A dead letter. `detail` and `text` are empty with limits.log_samples: false.
 
-    `line` is its line number in `source`, if that file is still there and unchanged; `offset` is
-    its first byte. A refused row has them only with sink.position_columns. `file` is where it is
-    kept.
+    `line`: its line number in `source`, if that file still exists unchanged. `offset`: its first
+    byte. A refused row has both only with sink.position_columns. `file`: the archive's file that
+    contains it.
     """
 
     batch_id: int
@@ -50,7 +50,7 @@ class Letter:
 
 @dataclass(frozen=True, kw_only=True)
 class Letters:
-    """The answer. `total` includes letters not shown, in this many `batches`."""
+    """Dead letters. `total` and `batches` also count the letters that `letters` leaves out."""
 
     pipeline: str
     letters: tuple[Letter, ...]
@@ -64,26 +64,26 @@ def letters(
 ) -> Letters:
     """The newest dead letters, at most `count`: the last batch first, each in source order.
 
-    A replay has the dead letters of the batch that it replays. TerminalError: the batch is not
-    finalized. CorruptionError: a marker is damaged.
+    A replay has the dead letters of the batch that it replays. Raises TerminalError if the batch is
+    not finalized, CorruptionError if a marker is damaged.
     """
-    found = markers_of(spec) if batch_id is None else [marker_of(spec, batch_id)]
-    shown: list[Letter] = []
+    markers = markers_of(spec) if batch_id is None else [marker_of(spec, batch_id)]
+    newest: list[Letter] = []
     total = batches = 0
-    for marker in reversed(found):
-        held = 0
+    for marker in reversed(markers):
+        batch_total = 0
         for file in files_of(marker):
-            there = _count(marker, file, reason)
-            if there and len(shown) < count:
-                shown += _read(spec, marker, file, reason, count - len(shown))
-            held += there
-        total, batches = total + held, batches + (held > 0)
+            file_total = _count_letters(marker, file, reason)
+            if file_total and len(newest) < count:
+                newest += _read_letters(spec, marker, file, reason, count - len(newest))
+            batch_total += file_total
+        total, batches = total + batch_total, batches + (batch_total > 0)
     return Letters(
         pipeline=spec.name,
-        letters=tuple(_numbered(spec, found, shown)),
+        letters=tuple(_numbered(spec, markers, newest)),
         total=total,
         batches=batches,
-        folder=layout.of(spec) / str(Kind.DEAD_LETTERS),
+        folder=layout.archive_folder(spec) / str(Kind.DEAD_LETTERS),
     )
 
 
@@ -102,7 +102,7 @@ def raw_letters(marker: Marker) -> Iterator[dict[str, Any]]:
 
 
 def files_of(marker: Marker) -> tuple[MarkedFile, ...]:
-    """A batch's files of records that were set aside, and of rows that its target refused."""
+    """A batch's files of dead letters, and of rows that its target refused."""
     return *marker.of_kind(Kind.DEAD_LETTERS), *marker.of_kind(Kind.REFUSED)
 
 
@@ -110,34 +110,34 @@ def marker_of(spec: Spec, batch_id: int) -> Marker:
     """The marker of a batch, or of the batch that it replayed. Raises TerminalError if the batch is
     not finalized, CorruptionError if the marker is damaged.
     """
-    path = layout.marker(layout.of(spec), batch_id)
+    path = layout.marker(layout.archive_folder(spec), batch_id)
     if path.exists():
         return read_marker(path, spec.sink_path())
     for marker in markers_of(spec):
-        if marker.replay and batch_id in (old.made_by for old in generations(marker)):
+        if marker.replay and batch_id in (old.writer_id for old in generations(marker)):
             return marker
     raise TerminalError(
-        f"batch {batch_id} is no finalized batch of {spec.name}",
+        f"batch {batch_id} is not a finalized batch of {spec.name}",
         next=f"semel batches {spec.name}",
     )
 
 
-def _count(marker: Marker, file: MarkedFile, reason: str | None) -> int:
+def _count_letters(marker: Marker, file: MarkedFile, reason: str | None) -> int:
     if file.kind is Kind.REFUSED:
         return file.records if reason in (None, REFUSED) else 0
     if reason is None:
         return file.records
-    import pyarrow.dataset as ds  # It brings pandas along.
+    import pyarrow.dataset as ds  # Imports pandas.
 
     wanted = pc.field("reason") == reason
     return ds.dataset(marker.path_of(file), format="parquet").count_rows(filter=wanted)
 
 
-def _read(
+def _read_letters(
     spec: Spec, marker: Marker, file: MarkedFile, reason: str | None, count: int
 ) -> Iterator[Letter]:
     path = marker.path_of(file)
-    told = spec.limits.log_samples
+    samples = spec.limits.log_samples
     names = {claim.source_partition_id: claim.name for claim in marker.ranges}
     if file.kind is Kind.REFUSED:
         rows = map(_refused_row, _rows(path, None))
@@ -150,21 +150,21 @@ def _read(
             line=None,
             offset=row["offset"],
             reason=row["reason"],
-            detail=row["detail"] if told else "",
-            text=words.record(row["raw"]) if told else "",
+            detail=row["detail"] if samples else "",
+            text=words.record_excerpt(row["raw"]) if samples else "",
             file=path,
         )
 
 
 def _rows(path: Path, reason: str | None) -> Iterator[dict[str, Any]]:
-    """The rows of a file, or only those with this reason."""
-    for rows in pieces(path):
+    """The rows of a file; only the rows with `reason`, unless it is None."""
+    for rows in read_pieces(path):
         wanted = rows if reason is None else rows.filter(pc.field("reason") == reason)
         yield from wanted.to_pylist()
 
 
 def _refused_row(row: dict[str, Any]) -> dict[str, Any]:
-    """An output row that a table refused, as a dead letter."""
+    """Convert an output row that a table refused to a dead letter's row."""
     row, detail = dict(row), row.pop("_semel_refusal")
     return {
         "source_partition_id": row.get("_semel_source"),
@@ -175,16 +175,16 @@ def _refused_row(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _numbered(spec: Spec, found: list[Marker], shown: list[Letter]) -> Iterator[Letter]:
-    """Add line numbers to the letters. Those of one file are counted together."""
-    claims = {marker.batch_id: marker.ranges for marker in found}
+def _numbered(spec: Spec, markers: list[Marker], letters: list[Letter]) -> Iterator[Letter]:
+    """Add line numbers to the letters, with one pass over each source file."""
+    claims = {marker.batch_id: marker.ranges for marker in markers}
     source = open_source(spec)
-    for (batch_id, name), group in groupby(shown, attrgetter("batch_id", "source")):
-        some = list(group)
-        offsets = sorted({one.offset for one in some if one.offset is not None})
+    for (batch_id, name), group in groupby(letters, attrgetter("batch_id", "source")):
+        of_file = list(group)
+        offsets = sorted({one.offset for one in of_file if one.offset is not None})
         lines: dict[int, int | None] = {}
         for claim in claims[batch_id]:
             if claim.name == name:
-                own = [offset for offset in offsets if claim.start <= offset < claim.end]
-                lines |= zip(own, source.lines_of(claim, own, batch_id), strict=True)
-        yield from (replace(one, line=lines.get(one.offset)) for one in some)
+                within = [offset for offset in offsets if claim.start <= offset < claim.end]
+                lines |= zip(within, source.line_numbers(claim, within, batch_id), strict=True)
+        yield from (replace(one, line=lines.get(one.offset)) for one in of_file)

@@ -1,7 +1,7 @@
 """find: locate a record id, or explain why it is nowhere. Reads only finalized files.
 
-When the catalog merges, it forgets which batch an id came from. The markers, the output and the
-decisions still know.
+A merge of the catalog discards which batch an id came from. The markers, the output and the
+decisions still record it.
 """
 
 import json
@@ -19,18 +19,18 @@ import pyarrow.dataset as ds
 
 from semel.archive.marker import Marker, markers, markers_of
 from semel.declare.ddl import ColumnType
-from semel.declare.wording import those
+from semel.declare.wording import batch_list
 from semel.errors import CorruptionError, TerminalError
 from semel.formats.decimals import is_no_decimal
 from semel.formats.output import BOUNDED, columns_in_files, dataset_of
-from semel.formats.pieces import pieces
+from semel.formats.pieces import read_pieces
 from semel.model.manifest import Kind, StagedFile
 from semel.pipeline.opening import open_sinks
 from semel.pipeline.spec import Spec
 from semel.sinks import OutputLostError, Sink
 
 FIND_PLACES_MAX = 1_000
-"""Places of one id that `semel find` lists: an id from a broken producer may repeat for ever."""
+"""Places of one id that `semel find` lists: a broken producer may repeat one id without end."""
 
 _HELP = "semel find --help"
 
@@ -39,8 +39,8 @@ _HELP = "semel find --help"
 class IdOccurrence:
     """One place of an id. `what`: output, dead_letter, or the reason of a decision.
 
-    `source` and `offset` (in the source's unit) are the record's own; output has them only with
-    sink.position_columns. `made_by`: for output, the replay that made it, if any.
+    `source` and `offset` (in the source's unit): the record's position, which output has only with
+    sink.position_columns. `made_by`: the replay that wrote this output; None if no replay did.
     """
 
     what: str
@@ -54,59 +54,59 @@ class IdOccurrence:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """The answer of find."""
+    """The places of an id, and the batches that `find` could not search entirely."""
 
     pipeline: str
     id: dict[str, str]
     places: tuple[IdOccurrence, ...]
     batches: int
     gone: tuple[int, ...]
-    """Batches with rows that the sink deleted by its own rules: these cannot be found there."""
+    """Batches whose rows the sink deleted by its own retention rules."""
     damaged: dict[int, str]
     """Batches with unreadable rows or files, and why."""
     in_output: bool
-    """Whether the id columns reach the output at all."""
+    """True if all output has the id columns."""
 
     @property
-    def told(self) -> Iterator[str]:
-        """Sentences about where survivors cannot be seen."""
+    def caveats(self) -> Iterator[str]:
+        """Sentences about the places that `find` could not search."""
         if self.gone:
-            yield f"rows of {those(self.gone)} are gone from the sink, as it is to delete them"
+            yield f"the sink has deleted rows of {batch_list(self.gone)}, as its retention requires"
         for batch, why in self.damaged.items():
-            yield f"not all of batch {batch} was searched: {why}"
+            yield f"semel could not search all of batch {batch}: {why}"
         if not self.in_output:
-            yield "the id columns do not reach the output: survivors cannot be seen there"
+            yield "the output does not have the id columns, so semel could not search it"
 
 
 def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Search:
     """Find the record whose id columns have these values: in declared order, or as one JSON text.
 
-    TerminalError: the pipeline has no record id, or the values are not one.
+    Raises TerminalError if the pipeline has no record id, or the values do not fit it.
     """
     wanted = _values(spec, values)
-    found = markers(sink_path) if sink_path else markers_of(spec)
-    gone: list[int] = []
+    finalized = markers(sink_path) if sink_path else markers_of(spec)
+    lost: list[int] = []
     damaged: dict[int, str] = {}
     with open_sinks(spec) as sink_of:
         places = (
-            *(p for m in found for p in _in_output(m, wanted, sink_of, gone, damaged)),
-            *(p for m in found for p in _in_decisions(m, wanted, damaged)),
-            *(p for m in found
-              for p in _in_letters(m, wanted, damaged, told=spec.limits.log_samples)),
+            *(p for m in finalized for p in _in_output(m, wanted, sink_of, lost, damaged)),
+            *(p for m in finalized for p in _in_decisions(m, wanted, damaged)),
+            *(p for m in finalized
+              for p in _in_letters(m, wanted, damaged, samples=spec.limits.log_samples)),
         )
     return Search(
         pipeline=spec.name,
         id={name: str(value) for name, value in wanted.items()},
         places=places[:FIND_PLACES_MAX],
-        batches=len(found),
-        gone=tuple(gone),
+        batches=len(finalized),
+        gone=tuple(lost),
         damaged=damaged,
-        in_output=all(_has_ids(m, wanted) for m in found),
+        in_output=all(_has_ids(m, wanted) for m in finalized),
     )
 
 
 def _has_ids(marker: Marker, wanted: Iterable[str]) -> bool:
-    """Whether its rows are of one record each, with the id."""
+    """True if each output row is one record, with its id."""
     return marker.spec.aggregate is None and set(wanted) <= set(marker.sink_schema.names)
 
 
@@ -114,23 +114,23 @@ def _values(spec: Spec, values: list[str]) -> dict[str, object]:
     names = spec.record_id
     if not names:
         raise TerminalError(
-            f"pipeline {spec.name} has no record_id: a record is its position there, and has no "
-            "other id to look for",
+            f"pipeline {spec.name} has no record_id: semel identifies its records by their "
+            "position only, so there is no id to search for",
             next=f"semel batches {spec.name}",
         )
     if len(values) == 1 and values[0].lstrip()[:1] in ("[", "{"):
         try:
             plain = json.loads(values[0], parse_float=str)
         except (ValueError, RecursionError) as error:
-            shown = values[0][:200]
-            raise TerminalError(f"the id {shown!r} is not JSON: {error}", next=_HELP) from error
+            excerpt = values[0][:200]
+            raise TerminalError(f"the id {excerpt!r} is not JSON: {error}", next=_HELP) from error
         if isinstance(plain, dict):
             plain = [plain.get(name) for name in names]
         values = ["" if value is None else str(value) for value in plain]
     if len(values) != len(names):
         raise TerminalError(
-            f"{len(values)} values were given, and an id of {spec.name} has {len(names)}: "
-            f"{', '.join(names)}; give one argument for each, or one JSON object",
+            f"an id of {spec.name} has {len(names)} values ({', '.join(names)}), and the command "
+            f"has {len(values)}. Write one argument for each, or one JSON object",
             next=_HELP,
         )
     kinds = spec.column_types()
@@ -139,14 +139,14 @@ def _values(spec: Spec, values: list[str]) -> dict[str, object]:
 
 def _value(name: str, kind: ColumnType, text: str) -> object:
     try:
-        text.encode()  # No record has half a surrogate pair.
+        text.encode()  # A record cannot have half a surrogate pair.
         match kind.word:
             case "bigint" | "int" | "smallint":
                 return int(text)
             case "boolean":
                 return {"true": True, "false": False}[text.lower()]
             case "decimal" if is_no_decimal(text, kind.arrow()):
-                raise ValueError("too many digits, or none")
+                raise ValueError("not a decimal of this type")
             case "decimal":
                 return Decimal(text)
             case "date":
@@ -165,7 +165,7 @@ def _in_output(
     marker: Marker,
     wanted: dict[str, object],
     sink_of: Callable[[Spec], Sink],
-    gone: list[int],
+    lost: list[int],
     damaged: dict[int, str],
 ) -> Iterator[IdOccurrence]:
     schema = columns_in_files(marker)
@@ -176,15 +176,15 @@ def _in_output(
         try:
             yield from _in_sink(marker, wanted, sink_of(marker.spec))
         except OutputLostError:
-            gone.append(marker.batch_id)
+            lost.append(marker.batch_id)
         except CorruptionError as error:
             damaged[marker.batch_id] = str(error)
         return
     position = [name for name in ("_semel_source", "_semel_offset") if name in schema.names]
     condition = _condition({n: (ds.field(n), schema.field(n).type) for n in wanted}, wanted)
-    # One file at a time: pyarrow 26 ends the process when asked for a JSON file's name.
+    # One file at a time: pyarrow 26 crashes the process if it asks for a JSON file's name.
     for file in files:
-        with _told(marker, file, damaged):
+        with _note_damage(marker, file, damaged):
             table = dataset_of(marker.sink, marker.spec.sink, [file], schema).to_table(
                 columns=position, filter=condition, **BOUNDED
             )
@@ -193,8 +193,8 @@ def _in_output(
 
 
 @contextmanager
-def _told(marker: Marker, file: StagedFile, damaged: dict[int, str]) -> Iterator[None]:
-    """Report what cannot be read of a file, and go on searching."""
+def _note_damage(marker: Marker, file: StagedFile, damaged: dict[int, str]) -> Iterator[None]:
+    """Record why a file cannot be read, so that the search goes on with the next file."""
     try:
         yield
     except (OSError, pa.ArrowInvalid) as error:
@@ -225,7 +225,7 @@ def _in_decisions(
 ) -> Iterator[IdOccurrence]:
     for file in marker.of_kind(Kind.DECISIONS):
         rows: list[dict[str, Any]] = []
-        with _told(marker, file, damaged):
+        with _note_damage(marker, file, damaged):
             decisions = ds.dataset(marker.path_of(file), format="parquet")
             ids = decisions.schema.field("record_id").type
             fields = {n: (ds.field("record_id", n), ids.field(n).type) for n in wanted}
@@ -245,27 +245,28 @@ def _in_decisions(
 
 
 def _in_letters(
-    marker: Marker, wanted: dict[str, object], damaged: dict[int, str], *, told: bool
+    marker: Marker, wanted: dict[str, object], damaged: dict[int, str], *, samples: bool
 ) -> Iterator[IdOccurrence]:
-    """Dead letters whose bytes hold every value, plain or as JSON or CSV writes texts.
+    """Dead letters whose bytes contain every value, plain or as JSON or CSV writes texts.
 
-    They need not be readable as records. `told`: the reason may be shown in full, which shows part
-    of the record.
+    A dead letter need not be a readable record. `samples`: include the reason's detail, which
+    quotes part of the record.
     """
     texts = [str(value).encode() for value in wanted.values()]
     columns = ["source_partition_id", "offset", "reason", "detail", "raw"]
     for file in marker.of_kind(Kind.DEAD_LETTERS):
-        with _told(marker, file, damaged):
-            for rows in pieces(marker.path_of(file), columns):
+        with _note_damage(marker, file, damaged):
+            for rows in read_pieces(marker.path_of(file), columns):
                 for row in rows.to_pylist():
                     if any(all(text in raw for text in texts) for raw in _readings(row["raw"])):
+                        detail = f": {row['detail']}" if samples else ""
                         yield IdOccurrence(
                             what="dead_letter",
                             batch_id=marker.batch_id,
                             file=file.path,
                             source=_path(marker, row["source_partition_id"]),
                             offset=row["offset"],
-                            detail=f"{row['reason']}: {row['detail']}" if told else row["reason"],
+                            detail=row["reason"] + detail,
                         )
 
 
@@ -273,7 +274,7 @@ _ESCAPE = re.compile(rb'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]')
 
 
 def _readings(raw: bytes) -> Iterator[bytes]:
-    """A record's bytes; also with JSON's escapes or CSV's doubled quotes undone, if it has any."""
+    """A record's bytes: as they are, and without JSON's escapes or CSV's doubled quotes, if any."""
     yield raw
     if b"\\" in raw:
         yield _ESCAPE.sub(_unescaped, raw)
@@ -281,9 +282,9 @@ def _readings(raw: bytes) -> Iterator[bytes]:
         yield raw.replace(b'""', b'"')
 
 
-def _unescaped(found: re.Match[bytes]) -> bytes:
-    # Half a surrogate pair stays as it is: no id has one.
-    return json.loads(b'"%b"' % found[0]).encode(errors="surrogatepass")
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    # Keep half a surrogate pair: an id never contains one.
+    return json.loads(b'"%b"' % match[0]).encode(errors="surrogatepass")
 
 
 def _condition(

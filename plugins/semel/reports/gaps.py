@@ -1,4 +1,5 @@
-"""gaps: what the source holds and no finalized batch has, by name, and who is working on it."""
+"""gaps: the source's ranges that no finalized batch has, by name, and the batches that read them.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,14 +13,14 @@ from semel.ledger import Ledger, Row, pipelines, rows
 from semel.model.batch import Log
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
-from semel.plan.survey import Request, look, steadily
+from semel.plan.survey import Request, steadily, take_survey
 from semel.sources import (
     Offer,
     Refusal,
     SourceItem,
     SourceListing,
     Spans,
-    nothing_known,
+    empty_ledger_view,
     unclaimed_ranges,
 )
 
@@ -31,18 +32,19 @@ class GapReason(StrEnum):
     """Why a range is not finalized."""
 
     UNCLAIMED = "unclaimed"
-    """No batch has it: the next run takes it."""
+    """No batch has it: the next run reads it."""
     PLANNED = "planned"
     COMMITTED = "committed"
     WAITING = "waiting"
-    """An unfinished last line, or a file that is not yet closed: nothing to do."""
+    """An unfinished last line, or a file that its producer has not closed yet: nothing to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """Positions [start, end) of a file, or the like. `silent`: its batch gives no sign of life; run
-    it again. `interval`: its batch's, and what that `replays`. `day`: with `select: interval`, the
-    day (UTC) of unclaimed records. `passed_by`: no plan looks there.
+    """Positions [start, end) of one name in the source, such as a file. `silent`: its batch's
+    heartbeat has stopped; run it again. `interval` and `replays`: its batch's interval, and the
+    batch that it replays. `day`: with `select: interval`, the day (UTC) of unclaimed records.
+    `passed_by`: no plan surveys it.
     """
 
     name: str
@@ -59,13 +61,13 @@ class Gap:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody is working on it, though somebody could."""
+        """True if no run is working on it, although one could."""
         return self.state is GapReason.UNCLAIMED or self.silent
 
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedLoss:
-    """Positions [start, end) of a file, or the like, that were accepted as lost."""
+    """Positions [start, end) of a source's name that a person accepted as lost."""
 
     name: str
     start: int
@@ -89,9 +91,9 @@ class Erasure:
 
 @dataclass(frozen=True, kw_only=True)
 class Gaps:
-    """The answer of gaps. Refused files are judged as a plan would judge them now.
+    """The gaps of a pipeline, and the files that a plan would refuse now.
 
-    `losses` and `erasures` are the last LOSSES_SHOWN that a person accepted.
+    `losses` and `erasures`: the last LOSSES_SHOWN that a person accepted.
     """
 
     pipeline: str
@@ -102,109 +104,102 @@ class Gaps:
 
     @property
     def idle(self) -> bool:
-        """Whether a person or a run is needed: there are idle gaps or refused files."""
+        """True if a person or a run has to act: there are idle gaps or refused files."""
         return bool(self.refusals) or any(gap.idle for gap in self.gaps)
 
     @property
     def files(self) -> int:
-        """The number of files, or the like, with something that no finalized batch has."""
+        """The number of the source's names with a gap or a refusal."""
         return len({item.name for item in (*self.gaps, *self.refusals)})
 
 
 def gaps(ledger: Ledger, spec: Spec, log: Log = lambda _: None) -> Gaps:
     """List the gaps of a pipeline, ordered by path and position. `log`: as in `plan`.
 
-    RetryableError: the ledger did not answer, or files move faster than they are read.
+    Raises RetryableError if the ledger does not answer, or files move during each survey.
     """
-    return gaps_beside(ledger, spec, log)[0]
+    return gaps_and_items(ledger, spec, log)[0]
 
 
-def gaps_beside(
+def gaps_and_items(
     ledger: Ledger, spec: Spec, log: Log = lambda _: None
 ) -> tuple[Gaps, Sequence[SourceItem]]:
-    """As `gaps`, together with all that the source shows now."""
+    """The same as `gaps`, with the items of the source's present listing."""
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
     if pipeline is None:
-        shown, offers, refused = steadily(spec.name, lambda: unplanned(spec))
-        for note in shown.notes:
+        listing, offers, refused = steadily(spec.name, lambda: first_survey(spec))
+        for note in listing.notes:
             log(note)
-        whens = {one.name: one.when for one in shown.items}
-        found = [_dated(gap, whens.get(gap.name)) for offer in offers for gap in _of(offer, {})]
-        return Gaps(pipeline=spec.name, gaps=tuple(found), refusals=refused), shown.items
+        whens = {one.name: one.when for one in listing.items}
+        unclaimed = [gap for offer in offers for gap in _offer_gaps(offer, {})]
+        dated = tuple(_with_day(gap, whens.get(gap.name)) for gap in unclaimed)
+        return Gaps(pipeline=spec.name, gaps=dated, refusals=refused), listing.items
     pipeline_id = pipeline.pipeline_id
-    seen = steadily(spec.name, lambda: look(ledger, pipeline, Request(spec=spec, log=log)))
+    survey = steadily(spec.name, lambda: take_survey(ledger, pipeline, Request(spec=spec, log=log)))
     with ledger.transaction() as connection:
-        held = _opened(connection, spec, pipeline_id)
-        losses = rows(
-            connection,
-            "partitions",
-            "losses",
-            pipeline_id=pipeline_id,
-            count=LOSSES_SHOWN,
-        )
+        claimed = _open_gaps(connection, spec, pipeline_id)
         values = {"pipeline_id": pipeline_id, "count": LOSSES_SHOWN}
+        losses = rows(connection, "partitions", "losses", **values)
         erasures = rows(connection, "accept", "erasures", **values)
-    whens = {one.name: one.when for one in seen.shown.items}
-    found = [gap for offer in seen.matched.offers for gap in _of(offer, seen.free)]
-    next_look = seen.source.narrow(None, partial(ledger.rows, pipeline_id=pipeline_id))
-    if found and next_look != seen.source:
-        looked = {one.name for one in next_look.discover().items}
-        found = [replace(gap, passed_by=gap.name not in looked) for gap in found]
-    found = [_dated(gap, whens.get(gap.name)) for gap in found]
-    found += held
-    found.sort(key=lambda gap: (gap.name, gap.start))
+    whens = {one.name: one.when for one in survey.shown.items}
+    unclaimed = [gap for offer in survey.matched.offers for gap in _offer_gaps(offer, survey.free)]
+    next_source = survey.source.narrow(None, partial(ledger.rows, pipeline_id=pipeline_id))
+    if unclaimed and next_source != survey.source:
+        listed = {one.name for one in next_source.discover().items}
+        unclaimed = [replace(gap, passed_by=gap.name not in listed) for gap in unclaimed]
+    unclaimed = [_with_day(gap, whens.get(gap.name)) for gap in unclaimed]
     answer = Gaps(
         pipeline=spec.name,
-        gaps=tuple(found),
-        refusals=seen.refusals,
+        gaps=tuple(sorted([*unclaimed, *claimed], key=lambda gap: (gap.name, gap.start))),
+        refusals=survey.refusals,
         losses=tuple(AcceptedLoss(**r) for r in losses),
         erasures=tuple(Erasure(**r) for r in erasures),
     )
-    return answer, seen.shown.items
+    return answer, survey.shown.items
 
 
-def opened(ledger: Ledger, spec: Spec) -> list[Gap]:
-    """The claims of open batches, by the ledger alone."""
+def open_gaps(ledger: Ledger, spec: Spec) -> list[Gap]:
+    """The claims of open batches, as gaps. Reads only the ledger."""
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
-        return _opened(connection, spec, pipeline.pipeline_id) if pipeline else []
+        return _open_gaps(connection, spec, pipeline.pipeline_id) if pipeline else []
 
 
-def _opened(connection: sa.Connection, spec: Spec, pipeline_id: int) -> list[Gap]:
-    silent = spec.limits.orphan_after.total_seconds()
-    values = {"pipeline_id": pipeline_id, "orphan_seconds": silent}
-    return [_held(claim) for claim in rows(connection, "look", "open_claims", **values)]
+def _open_gaps(connection: sa.Connection, spec: Spec, pipeline_id: int) -> list[Gap]:
+    seconds = spec.limits.orphan_after.total_seconds()
+    values = {"pipeline_id": pipeline_id, "orphan_seconds": seconds}
+    return [_claim_gap(claim) for claim in rows(connection, "look", "open_claims", **values)]
 
 
-def _held(claim: Row) -> Gap:
-    """The claim of an open batch, as a gap."""
+def _claim_gap(claim: Row) -> Gap:
+    """Convert the claim of an open batch to a gap."""
     values = {**claim, "state": GapReason(claim["state"])}
     start, end = values.pop("interval_start"), values.pop("interval_end")
     return Gap(**values, interval=(start, end) if start else None)
 
 
-def _dated(gap: Gap, when: datetime | None) -> Gap:
+def _with_day(gap: Gap, when: datetime | None) -> Gap:
     if gap.state is not GapReason.UNCLAIMED or when is None:
         return gap
     return replace(gap, day=when.astimezone(UTC).date())
 
 
-def unplanned(spec: Spec) -> tuple[SourceListing, list[Offer], tuple[Refusal, ...]]:
-    """What a first plan would see: all that is there, what it may take, and what is refused.
+def first_survey(spec: Spec) -> tuple[SourceListing, list[Offer], tuple[Refusal, ...]]:
+    """The listing, offers and refusals of a pipeline's first plan.
 
-    FileNotFoundError: look again.
+    Raises FileNotFoundError if a file disappears meanwhile; call it again.
     """
     source = open_source(spec)
-    shown = source.discover()
-    matched = source.match(shown, nothing_known(shown), None)
-    return shown, matched.offers, (*shown.refused, *matched.refused)
+    listing = source.discover()
+    matched = source.match(listing, empty_ledger_view(listing), None)
+    return listing, matched.offers, (*listing.refusals, *matched.refusals)
 
 
-def _of(offer: Offer, free: Spans) -> Iterator[Gap]:
-    """The ranges of one offer that no batch has."""
+def _offer_gaps(offer: Offer, free: Spans) -> Iterator[Gap]:
+    """The unclaimed ranges of one offer, and its incomplete end."""
     for start, end in unclaimed_ranges(offer, free):
         yield Gap(name=offer.name, start=start, end=end, state=GapReason.UNCLAIMED)
-    reached = max(offer.end, offer.start, offer.known.reached if offer.known else 0)
+    reached = max(offer.end, offer.start, offer.partition.reached if offer.partition else 0)
     if reached < offer.ahead:
         yield Gap(name=offer.name, start=reached, end=offer.ahead, state=GapReason.WAITING)

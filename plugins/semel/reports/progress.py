@@ -1,11 +1,11 @@
-"""progress: how far a pipeline is in a stretch of time, as the source and the ledger show it.
+"""progress: a pipeline's progress in a period, from the source and the ledger.
 
-Days, windows and the list of pipelines share the words, their order, and one look at the source.
-Three statements stay apart, because they have other grounds:
-- `gaps` is about positions of the source, with or without a time;
-- `model.complete` is a promise about what runs looked at, which a reader of files has to prove
-  without a ledger;
-- `plan.idle` explains the look that the plan itself took, and costs no second one.
+Days, windows and the list of pipelines share these states, their order, and one survey.
+Three statements have other grounds, and stay separate:
+- `gaps` describes positions of the source, with or without a time;
+- `model.complete` promises that runs have surveyed a time; a reader of the files has to prove it
+  without the ledger;
+- `plan.idle` explains the plan's own survey, without a second one.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,54 +17,50 @@ from functools import cached_property
 
 from semel.ledger import Ledger
 from semel.model.batch import Log
-from semel.model.reasons import Said
+from semel.model.reasons import ExplainedEnum
 from semel.pipeline.spec import Spec
-from semel.reports.gaps import Gap, Gaps, gaps_beside
+from semel.reports.gaps import Gap, Gaps, gaps_and_items
 from semel.reports.gaps import GapReason as GapState
 from semel.sources import SourceItem
 
 _UNSETTLED = ("unclaimed", "waiting", "refused", "open")
 
 
-class CellState(Said):
-    """A pipeline's progress in one interval, or in all; the worst ones first within each half."""
+class CellState(ExplainedEnum):
+    """A pipeline's progress in one interval, or in all; the worst states first in each half."""
 
-    BROKEN = "broken", "Its file is wrong, and it gets no runs. `semel validate` says why."
+    BROKEN = "broken", "Its file has an error, so it has no runs. `semel validate` prints it."
     FINALIZED = (
         "finalized",
-        "All that the source shows of it is finalized. `semel audit` proves the output.",
+        "All its records in the source are finalized. `semel audit` proves the output.",
     )
-    PARTLY = "partly", "Some of it is finalized; some is in no batch: it came late."
-    UNCLAIMED = "unclaimed", "Records are there, and no batch has any of them."
-    REFUSED = (
-        "refused", "A file of it is refused: somebody has to decide. `semel gaps` says why."
-    )  # fmt: skip
+    PARTLY = "partly", "Some records are finalized; others came late and are not in a batch."
+    UNCLAIMED = "unclaimed", "The source has records, and no batch has read any."
+    REFUSED = "refused", "Plan refuses a file. Run `semel gaps` to see why, and decide."
     FAILED = (
         "failed",
-        "A batch of it has no attempt at work: the last one failed. Airflow tries again; after its "
-        "last try a person clears the run.",
+        "A batch's last attempt failed, and no attempt is running. Airflow tries again; after its "
+        "last try, clear the run.",
     )
-    IN_WORK = "in work", "A batch that is not finalized yet has some of it."
+    IN_WORK = "in work", "A batch that is not finalized yet is reading some records."
     WAITING = (
         "waiting", "All complete records are finalized; a last line or a file is not complete."
     )  # fmt: skip
-    DONE = "done", "Its batches are finalized. Whether the source holds more is not known here."
+    BATCHES_FINALIZED = "done", "Its batches are finalized. The source may have more records."
     EMPTY = (
-        "empty", "The source shows nothing of it, but of time before and after: is a file missing?"
+        "empty", "The source has earlier and later records, but none here: is a file missing?"
     )  # fmt: skip
-    NOTHING = "nothing there", "The source shows nothing of it, and no batch is of it."
-    NO_BATCH = (
-        "no batch", "No batch is of it. Whether the source holds some of it is not known here."
-    )  # fmt: skip
+    NOTHING = "nothing there", "The source has no records, and there is no batch."
+    NO_BATCH = "no batch", "There is no batch. The source may have records."
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceCell:
-    """The number of names (files) that the source shows in a cell, and of those not all finalized.
+    """Numbers of names (files) in a cell: all that the source lists (`shown`), and by their state.
 
-    `open`: an open batch has some of it. A name may count as several of unclaimed, waiting, refused
-    and open; a `settled` one counts as none, since all of it is finalized. `left`: unclaimed
-    positions (bytes, offsets).
+    `open`: an open batch reads part of the name. One name may count as unclaimed, waiting, refused
+    and open together. `settled`: the whole name is finalized. `left`: unclaimed positions (bytes,
+    offsets).
     """
 
     shown: int = 0
@@ -78,22 +74,22 @@ class SourceCell:
 
 @dataclass(frozen=True, kw_only=True)
 class CellFacts:
-    """The facts that decide a cell's state. `done`: some of it is finalized. `between`: there is
-    something before it and something after it.
+    """The facts that decide a cell's state. `surveyed`: semel surveyed the source. `finalized`:
+    some records are. `between`: earlier and later cells have records.
     """
 
-    looked: bool
+    surveyed: bool
     refused: bool
     failed: bool
     open: bool
     unclaimed: bool
     waiting: bool
-    done: bool
+    finalized: bool
     between: bool
 
 
 def judge(facts: CellFacts) -> CellState:
-    """The state of a cell: the first that applies. `looked`: the source was surveyed."""
+    """The state of a cell: the first that applies."""
     if facts.refused:
         return CellState.REFUSED
     if facts.failed:
@@ -101,40 +97,39 @@ def judge(facts: CellFacts) -> CellState:
     if facts.open:
         return CellState.IN_WORK
     if facts.unclaimed:
-        return CellState.PARTLY if facts.done else CellState.UNCLAIMED
+        return CellState.PARTLY if facts.finalized else CellState.UNCLAIMED
     if facts.waiting:
         return CellState.WAITING
-    if facts.done:
-        return CellState.FINALIZED if facts.looked else CellState.DONE
-    if not facts.looked:
+    if facts.finalized:
+        return CellState.FINALIZED if facts.surveyed else CellState.BATCHES_FINALIZED
+    if not facts.surveyed:
         return CellState.NO_BATCH
     return CellState.EMPTY if facts.between else CellState.NOTHING
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:
-    """One look at the source: its gaps, and all that it shows."""
+    """One survey of the source: its gaps, and all its items."""
 
     gaps: Gaps
-    found: Sequence[SourceItem] = field(repr=False)
+    items: Sequence[SourceItem] = field(repr=False)
 
     @classmethod
     def of(cls, ledger: Ledger, spec: Spec, log: Log = lambda _: None) -> "Sight":
-        """Look at the source of a pipeline. Errors as of `gaps`."""
-        gaps, shown = gaps_beside(ledger, spec, log)
-        return cls(gaps=gaps, found=shown)
+        """Survey the source of a pipeline. Raises errors as `gaps` does."""
+        gaps, items = gaps_and_items(ledger, spec, log)
+        return cls(gaps=gaps, items=items)
 
     @property
     def blind(self) -> bool:
-        """Whether the source shows nothing and refuses something without a time, such as its
-        folder.
+        """True if the source lists nothing and refuses a name without a time, such as its folder.
         """
-        return not self.found and any(item.when is None for item in self.gaps.refusals)
+        return not self.items and any(item.when is None for item in self.gaps.refusals)
 
     @cached_property
     def times(self) -> dict[str, datetime | None]:
-        """The time of each name that the source shows."""
-        times = {item.name: item.when for item in self.found}
+        """The time of each name that the source lists."""
+        times = {item.name: item.when for item in self.items}
         return times | {item.name: item.when for item in self.gaps.refusals if item.when}
 
     @cached_property
@@ -144,15 +139,15 @@ class Sight:
         return sorted(time for time in map(self.times.get, names) if time is not None)
 
     def unread(self, start: datetime, end: datetime) -> int:
-        """The number of names of [start, end) with something that no finalized batch has."""
+        """The number of names in [start, end) with a gap or a refusal."""
         return bisect_left(self._unread, end) - bisect_left(self._unread, start)
 
     def shows(self, start: datetime, end: datetime) -> bool:
-        """Whether the source shows something of [start, end)."""
-        return any(item.when and start <= item.when < end for item in self.found)
+        """True if the source has an item in [start, end)."""
+        return any(item.when and start <= item.when < end for item in self.items)
 
-    def seen(self, edges: list[datetime]) -> list[SourceCell]:
-        """What the source shows in each cell. The last item covers everything outside the cells."""
+    def cells(self, edges: list[datetime]) -> list[SourceCell]:
+        """Count the source's names in each cell. The last one covers all time outside the cells."""
         times = self.times
         counted: list[dict[str, set[str]]] = [defaultdict(set) for _ in edges]
 
@@ -165,19 +160,19 @@ class Sight:
         def of(*states: GapState) -> list[Gap]:
             return [gap for gap in self.gaps.gaps if gap.state in states]
 
-        count("shown", (item.name for item in self.found))
+        count("shown", (item.name for item in self.items))
         count("unclaimed", (gap.name for gap in of(GapState.UNCLAIMED)))
         count("waiting", (gap.name for gap in of(GapState.WAITING)))
         count("open", (gap.name for gap in of(GapState.PLANNED, GapState.COMMITTED)))
         count("refused", (refusal.name for refusal in self.gaps.refusals))
-        for one in counted:
-            one["settled"] = one["shown"].difference(*(one[kind] for kind in _UNSETTLED))
-        left = Counter[str]()
+        for names in counted:
+            names["settled"] = names["shown"].difference(*(names[kind] for kind in _UNSETTLED))
+        unclaimed = Counter[str]()
         for gap in of(GapState.UNCLAIMED):
-            left[gap.name] += gap.end - gap.start
+            unclaimed[gap.name] += gap.end - gap.start
         return [
             SourceCell(
-                left=sum(left[name] for name in one["unclaimed"]),
+                left=sum(unclaimed[name] for name in one["unclaimed"]),
                 **{kind: len(names) for kind, names in one.items()},
             )
             for one in counted

@@ -1,10 +1,9 @@
-"""downstream: after a replay, replay what other pipelines have made of that output, down the chain.
+"""downstream: after a replay, replay the batches of other pipelines that read that output.
 
-How it works: the consumers of a pipeline are the declarations beside it that read its output, and
-their consumers, and so on. Of each, the batches that claimed a batch that is replayed are known
-before anything is done, because a replay keeps a batch's number. Each is replayed if something that
-it reads was replaced since; so the same request goes on where the one before stopped, and does
-nothing twice.
+How it works: the followers of a pipeline are the declarations in its folder that read its output,
+then their followers, and so on. A replay keeps a batch's number, so semel knows in advance which
+batches claimed a replayed batch. It replays each one whose input was replaced since. So the same
+request goes on where the previous one stopped, and does nothing twice.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,9 +23,9 @@ from semel.stage import JobEngine
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """A pipeline further down, and its batches in commit order: why each cannot follow, or None.
+    """A pipeline further down. `batches`: in commit order, why each cannot follow, or None.
 
-    `behind`: those that would be replayed. `above`: the pipeline that it reads.
+    `behind`: the batches to replay. `above`: the pipeline that it reads.
     """
 
     spec: Spec
@@ -36,49 +35,50 @@ class Link:
 
 
 # Keeps CH3.
-def look(ledger: Ledger, spec: Spec, roots: Mapping[int, bool]) -> list[Link]:
-    """What follows a replay of some batches, in the order of the chain. `roots`: each with whether
-    it will be replayed. SpecError: a declaration beside it cannot be read, so nobody knows.
+def find_followers(ledger: Ledger, spec: Spec, roots: Mapping[int, bool]) -> list[Link]:
+    """The pipelines that follow a replay of some batches, in the order of the chain. `roots`: each
+    batch, True if semel will replay it. Raises SpecError if a declaration in the folder is invalid.
     """
     declared = list(declarations.load_all().values())
-    return list(_below(ledger, declared, spec, roots))
+    return list(_followers(ledger, declared, spec, roots))
 
 
-def _below(
+def _followers(
     ledger: Ledger, declared: list[Spec], above: Spec, roots: Mapping[int, bool]
 ) -> Iterator[Link]:
     for spec in declared:
-        if spec.source.upstream != above.name or not spec.source.reads(above.sink.whereabouts()):
+        source, output = spec.source, above.sink.whereabouts()
+        if source.upstream != above.name or not source.reads_from(output):
             continue
-        read = _readers(ledger, above, spec, [*roots])
-        if not read:
+        readers = _readers(ledger, above, spec, [*roots])
+        if not readers:
             continue
-        moving = _parts(above, [root for root, moves in roots.items() if moves])
-        found = {n: replay.follows(ledger, spec, n, moving) for n in read}
-        behind = tuple(n for n, (is_so, _) in found.items() if is_so)
-        why = {n: why for n, (_, why) in found.items()}
+        moving = _partition_names(above, [root for root, moves in roots.items() if moves])
+        checks = {n: replay.follows(ledger, spec, n, moving) for n in readers}
+        behind = tuple(n for n, (is_behind, _) in checks.items() if is_behind)
+        why = {n: why for n, (_, why) in checks.items()}
         yield Link(spec=spec, above=above.name, batches=why, behind=behind)
-        yield from _below(ledger, declared, spec, {n: n in behind for n in read})
+        yield from _followers(ledger, declared, spec, {n: n in behind for n in readers})
 
 
 def _readers(ledger: Ledger, above: Spec, spec: Spec, roots: list[int]) -> list[int]:
-    """The batches of a pipeline that read some batches of another one, in commit order."""
+    """The batches of a pipeline that read the batches `roots` of another, in commit order."""
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
     if pipeline is None:
         return []
-    values = {"pipeline_id": pipeline.pipeline_id, "names": _parts(above, roots)}
+    values = {"pipeline_id": pipeline.pipeline_id, "names": _partition_names(above, roots)}
     return [r["root"] for r in ledger.rows("replay", "readers", **values)]
 
 
-def _parts(above: Spec, roots: list[int]) -> list[str]:
-    """Some batches as the source partitions that they are."""
+def _partition_names(above: Spec, roots: list[int]) -> list[str]:
+    """The names of batches as source partitions of a reading pipeline."""
     return [f"{above.name}/{layout.marker(Path(), root).stem}" for root in roots]
 
 
 def refuse(spec: Spec, links: list[Link], *, alone: str) -> None:
-    """TerminalError: some of what follows cannot be replayed, so nothing is done. `alone`: replays
-    the first pipeline alone.
+    """Raise TerminalError if some followers cannot be replayed; then nothing is done. `alone`: the
+    command that replays only the first pipeline.
     """
     why = [
         f"batch {number} of {link.spec.name}: {error}"
@@ -88,7 +88,9 @@ def refuse(spec: Spec, links: list[Link], *, alone: str) -> None:
     ]
     if why:
         raise TerminalError(
-            "\n".join([f"not all that reads {spec.name} can follow; nothing was done", *why]),
+            "\n".join(
+                [f"some batches that read {spec.name} cannot be replayed. Nothing was done", *why]
+            ),
             next=alone,
         )
 
@@ -103,9 +105,9 @@ def run(
     request: str | None,
     command: str,
 ) -> Iterator[tuple[Link, Replayed]]:
-    """Replay what is behind, one after another. An error ends it; what is done stays so.
+    """Replay the batches that are behind, in order. An error ends it; earlier replays stay.
 
-    `command`: goes on from there. RetryableError, TerminalError: it stopped, and where.
+    `command`: goes on from there. Raises RetryableError or TerminalError, which name the batch.
     """
     for link in links:
         key = request or replay.request_of(link.spec)
@@ -120,7 +122,7 @@ def run(
             except SemelError as error:
                 kind = RetryableError if isinstance(error, RetryableError) else TerminalError
                 raise kind(
-                    f"stopped at batch {root} of {link.spec.name}, which reads {link.above}; what "
-                    f"was replayed before it stays: {error}. `{command}` goes on there",
+                    f"stopped at batch {root} of {link.spec.name}, which reads {link.above}: "
+                    f"{error}. Earlier replays stay. `{command}` goes on there",
                     next=command,
                 ) from error

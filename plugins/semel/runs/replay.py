@@ -1,13 +1,12 @@
 """replay: recompute the output of finalized batches with today's transforms and spec.
 
-A replay is a batch of its own, and goes through stage, commit and finalize like any other. It reads
-the ranges claimed by its root, the batch that it replays, and takes the root's verdicts: it never
-decides again which records survived. So it claims nothing, adds no id, and takes no place in the
-commit order. Its commit retires the output before it, and its finalize replaces the old marker with
-the new one.
+A replay is a separate batch, and goes through stage, commit and finalize like any other. It reads
+the ranges of its root, the batch that it replays, and keeps the root's verdicts: it never decides
+again which records survived. So it does not claim, add ids or take a place in the commit order. Its
+commit retires the earlier output, and its finalize replaces the old marker.
 
-Where the source has replaced what the batch has read, as a pipeline does that was replayed, it
-reads what is there now: it claims these parts, and judges all records again.
+If the source has replaced parts of the batch's input, for example an upstream pipeline by a replay,
+the replay claims the new parts and judges all their records again.
 """
 
 import json
@@ -44,18 +43,18 @@ from semel.stage import JobEngine
 from semel.stage.replayed import check_source, check_verdicts, erased, has_letters, outputs
 
 Anew = list[tuple[Claim, Offer]]
-"""What the source has replaced of what a batch reads, each with what is there now."""
+"""A batch's claims whose content the source has replaced, each with the current offer."""
 
 SILENT_SECONDS = 2 * limits.HEARTBEAT_SECONDS
-"""A planned batch that shows no sign of life for this long counts as dead."""
+"""A planned batch without a sign of life for this long counts as dead."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Root:
     """A batch that can be replayed, or `why` it cannot.
 
-    `generation`: that of its newest finalized output, from 1, or 0 if there is none; `newest`: the batch that made it.
-    `done`: the request has nothing left to do for it. `counts`: the outcomes of its records.
+    `generation`: of its newest finalized output, from 1, or 0 without one; `newest`: that output's
+    batch. `done`: the request is finished with it. `counts`: the outcomes of its records.
     """
 
     batch_id: int
@@ -87,48 +86,50 @@ def roots(
     """The batches to replay in a range, in commit order.
 
     `batches`: first and last number. `interval`: [start, end), which contains each batch's own
-    interval, or its commit if the pipeline has no intervals. StateError: there are none.
-    TerminalError: a batch has some of the interval, and some of another time.
+    interval, or its commit if the pipeline has no intervals. Raises StateError if the range is
+    empty, and TerminalError if a batch lies only partly in the interval.
     """
-    pipeline = pipelines.planned(ledger, spec.name)
+    pipeline = pipelines.require(ledger, spec.name)
     with ledger.transaction() as connection:
-        found = _roots(connection, pipeline, batches=batches, interval=interval)
+        selected = _roots(connection, pipeline, batches=batches, interval=interval)
         if interval:
             _check_within(connection, pipeline, interval)
-    if not found:
-        what = f"batches {batches[0]} to {batches[1]}" if batches else _shown(interval)
+    if not selected:
+        what = f"batches {batches[0]} to {batches[1]}" if batches else _interval_text(interval)
         raise StateError(
-            f"{spec.name} has nothing to replay in {what}: no batch is there, or only replays and "
-            "batches that were abandoned",
+            f"{spec.name} has nothing to replay in {what}: it has no batches there, or only "
+            "replays and abandoned batches",
             next=f"semel batches {spec.name}",
         )
-    return [r["batch_id"] for r in found]
+    return [r["batch_id"] for r in selected]
 
 
-def look(
+def check_root(
     ledger: Ledger, spec: Spec, root: int, request_key: str, *, once: bool = False
 ) -> Root:
-    """Check whether a batch can be replayed now. The bytes of its decisions and dead letters are
-    checked, unless the request has replayed the batch, or is replaying it. `once`: as in `plan`.
+    """Check whether a batch can be replayed now, with the bytes of its decisions and dead letters,
+    unless the request has begun or finished its replay. `once`: as in `plan`.
     """
-    pipeline = pipelines.planned(ledger, spec.name)
-    found = _root(ledger, pipeline, spec, root)
-    mine = _of_request(ledger, spec, request_key, root)
+    pipeline = pipelines.require(ledger, spec.name)
+    root_row = _root(ledger, pipeline, spec, root)
+    mine = _replay_of_request(ledger, spec, request_key, root)
     try:
-        done = mine is not None and _answers(ledger, pipeline, spec, mine, found, once=once)
+        answered = mine is not None and _is_answered(
+            ledger, pipeline, spec, mine, root_row, once=once
+        )
         begun = mine is not None and mine.open
-        why = None if done or begun else _why_not(ledger, spec, pipeline, found)
+        why = None if answered or begun else _obstacle(ledger, spec, pipeline, root_row)
     except SemelError as error:
-        done, why = False, error
-    between = found["interval_start"], found["interval_end"]
+        answered, why = False, error
+    between = root_row["interval_start"], root_row["interval_end"]
     return Root(
         batch_id=root,
-        request_key=found["request_key"],
+        request_key=root_row["request_key"],
         interval=between if between[0] else None,
-        generation=found["made"],
-        newest=found["made_by"],
-        counts=Counts.from_row(found),
-        done=done,
+        generation=root_row["made"],
+        newest=root_row["made_by"],
+        counts=Counts.from_row(root_row),
+        done=answered,
         why=why,
     )
 
@@ -136,93 +137,94 @@ def look(
 def plan(
     ledger: Ledger, spec: Spec, request_key: str, root: int, *, once: bool = False
 ) -> tuple[Batch, bool]:
-    """Find or plan the request's replay of a batch. Returns it, and whether it was found.
+    """Find or plan the request's replay of a batch. Returns it, and True if it existed already.
 
     The same request gets the same replay until another one replaces its output or it is abandoned;
-    then it gets a new one. With `once` it also gets the replaced one, as long as the code and the
-    declaration are still those that made it. StateError, CorruptionError, SourceError,
-    TerminalError: it cannot be replayed, and nothing was written. RetryableError: another request
-    is replaying it now.
+    then it gets a new one. With `once` it also gets a replaced one, if the code and the declaration
+    have not changed since.
+
+    Raises StateError, CorruptionError, SourceError or TerminalError if the batch cannot be
+    replayed; then nothing was written. Raises RetryableError if another request is replaying it.
     """
     sink = open_sink(spec)
     with ledger.transaction() as connection:
         pipeline = register(connection, spec, sink)
-    mine = _of_request(ledger, spec, request_key, root)
-    found = _root(ledger, pipeline, spec, root)
+    mine = _replay_of_request(ledger, spec, request_key, root)
+    root_row = _root(ledger, pipeline, spec, root)
     if mine is not None:
-        if _answers(ledger, pipeline, spec, mine, found, once=once):
+        if _is_answered(ledger, pipeline, spec, mine, root_row, once=once):
             return mine, True
-        if mine.open and not outdated(ledger, spec, mine):
+        if mine.open and not abandon_outdated(ledger, spec, mine):
             return mine, True
-        found = _root(ledger, pipeline, spec, root)
+        root_row = _root(ledger, pipeline, spec, root)
     with ledger.transaction() as connection:
-        other = _at_work(connection, root)
+        other = _open_replay(connection, root)
     if other is not None:
         finish_or_refuse(ledger, spec, other, request_key, root)
-        found = _root(ledger, pipeline, spec, root)
+        root_row = _root(ledger, pipeline, spec, root)
     with ledger.transaction() as connection:
         version = partitions.version(connection, pipeline.pipeline_id)
-    anew = _check(ledger, spec, pipeline, found)
+    anew = _check(ledger, spec, pipeline, root_row)
     claims = _claims(spec, anew)
-    stored = provenance.stored(spec)
+    stored = provenance.spec_with_code(spec)
     with ledger.transaction() as connection:
         pipelines.lock(connection, pipeline)
         # Keeps RP2.
         now = _roots(connection, pipeline, batches=(root, root))
         moved = anew and partitions.version(connection, pipeline.pipeline_id) != version
-        begun = not now or now[0]["newest"] != found["newest"] or _at_work(connection, root)
+        begun = not now or now[0]["newest"] != root_row["newest"] or _open_replay(connection, root)
         begun = begun or now[0]["erased"]
         if moved or begun:
             raise RetryableError(f"another request began to replay batch {root} at the same time")
-        place = {"replays": root, "generation": found["generation"] + 1}
+        place = {"replays": root, "generation": root_row["generation"] + 1}
         if not anew:
-            place["judged_by"] = found["judged_by"]
-        made = insert(connection, spec, stored, request_key, **place)
+            place["judged_by"] = root_row["judged_by"]
+        batch = insert(connection, spec, stored, request_key, **place)
         # Keeps CH2.
         if anew:
             _refuse_apart(connection, spec, pipeline, root, _names(anew))
-            values = {"pipeline_id": pipeline.pipeline_id, "batch_id": made.batch_id}
+            values = {"pipeline_id": pipeline.pipeline_id, "batch_id": batch.batch_id}
             change(connection, "replay", "claim", parts=json.dumps(claims), **values)
             partitions.touch(connection, pipeline.pipeline_id)
         failpoints.point("replay.before_write")
     failpoints.point("replay.after_write")
-    return made, False
+    return batch, False
 
 
 def plan_all(ledger: Ledger, spec: Spec, request_key: str, roots: list[int]) -> list[Batch]:
-    """Plan a request's replays of some batches, each once: all of them or none.
+    """Plan a request's replays of some batches, each once: all or none.
 
     Errors as in `refuse`.
     """
-    found = {r: look(ledger, spec, r, request_key, once=True).why for r in roots}
-    refuse(ledger, spec, found)
+    reasons = {r: check_root(ledger, spec, r, request_key, once=True).why for r in roots}
+    refuse(ledger, spec, reasons)
     return [plan(ledger, spec, request_key, root, once=True)[0] for root in roots]
 
 
 def refuse(
     ledger: Ledger,
     spec: Spec,
-    found: Mapping[int, SemelError | None],
+    reasons: Mapping[int, SemelError | None],
     *,
     option: str = "",
     idle: Collection[int] = (),
 ) -> None:
-    """TerminalError: some of the batches cannot be replayed, so none is; it gives the reason for
-    each. RetryableError: the only reason is that other requests are replaying them now.
+    """Raise TerminalError, with each reason, if some of the batches cannot be replayed; then none
+    are. Raises RetryableError if the only reason is that other requests are replaying them now.
 
-    If the input of some is gone for good, the next step is to replay the others, by a command with
-    this `option`. The command may include `idle` batches, as it does nothing for them.
+    If some have lost their input for good, the next step is to replay the others, by a command with
+    this `option`. The command may include `idle` batches, because it does nothing for them.
     """
-    refused = {root: why for root, why in found.items() if why is not None}
+    refused = {root: why for root, why in reasons.items() if why is not None}
     if not refused:
         return
-    count = f"{len(refused)} of {len(found)}" if len(found) > 1 else "the batch"
+    count = f"{len(refused)} of {len(reasons)}" if len(reasons) > 1 else "the batch"
     lines = [f"batch {root}: {why}" for root, why in refused.items()]
     busy = all(isinstance(why, RetryableError) for why in refused.values())
     first, why = next(iter(refused.items()))
     step = why.next or f"semel show {first}"
     lasting = any(isinstance(w, SourceError) and w.lasting for w in refused.values())
-    good = [root for root in found if root not in refused]
+    good = [root for root in reasons if root not in refused]
     if lasting and good:
         between = roots(ledger, spec, batches=(min(good), max(good)))
         others = [
@@ -231,32 +233,32 @@ def refuse(
             + option
             for first, last in runs(good, set(between) - set(idle))
         ]
-        lines.append(f"The others can be replayed: {', then '.join(f'`{c}`' for c in others)}")
+        lines.append(f"You can replay the others: {', then '.join(f'`{c}`' for c in others)}")
         step = others[0]
     raise (RetryableError if busy else TerminalError)(
-        "\n".join([f"{count} cannot be replayed, so nothing was done", *lines]), next=step
+        "\n".join([f"{count} cannot be replayed. Nothing was done", *lines]), next=step
     )
 
 
 def request_of(spec: Spec) -> str:
-    """The key of a manual request. It changes with the code or the declaration."""
-    return f"cli:replay:{provenance.look(spec).named.digest[:16]}:{spec.digest()[:16]}"
+    """The key of a manual request, which changes with the code or the declaration."""
+    return f"cli:replay:{provenance.read_code(spec).digests.digest[:16]}:{spec.digest()[:16]}"
 
 
-def planned(
+def replays_of_request(
     ledger: Ledger, spec: Spec, request_key: str, root: int | None = None
 ) -> list[Batch]:
     """The newest replay of each batch that a request has replayed, ordered by root.
 
     `root`: only that batch.
     """
-    pipeline = pipelines.planned(ledger, spec.name)
+    pipeline = pipelines.require(ledger, spec.name)
     with ledger.transaction() as connection:
-        found = rows(
+        replays = rows(
             connection, "replay", "of_request",
             pipeline_id=pipeline.pipeline_id, request_key=request_key, root=root,
         )  # fmt: skip
-        return [batch_of(connection, spec.name, r["batch_id"]) for r in found]
+        return [batch_of(connection, spec.name, r["batch_id"]) for r in replays]
 
 
 def run(
@@ -267,16 +269,16 @@ def run(
     engine: JobEngine,
     log: Log = print,
 ) -> Replayed:
-    """Plan, stage, commit and finalize the replay of one batch. Resumes where it stopped."""
-    batch, found = plan(ledger, spec, request_key, root)
+    """Plan, stage, commit and finalize the replay of one batch, from where it stopped."""
+    batch, existed = plan(ledger, spec, request_key, root)
     finalized = finish(ledger, spec, batch.batch_id, engine, log)
-    return Replayed(batch=finalized.batch, found=found, finalized=finalized)
+    return Replayed(batch=finalized.batch, found=existed, finalized=finalized)
 
 
 def run_all(
     ledger: Ledger, spec: Spec, request_key: str, roots: list[int], engine: JobEngine, log: Log
 ) -> Iterator[Replayed]:
-    """Replay some batches, one after another. An error ends it; earlier ones stay replayed."""
+    """Replay some batches, one after another. An error ends it; earlier replays stay."""
     for at, root in enumerate(roots, 1):
         log(f"batch {root} ({at} of {len(roots)})")
         yield run(ledger, spec, request_key, root, engine, log)
@@ -301,28 +303,29 @@ def _roots(
 def _check_within(
     connection: sa.Connection, pipeline: Pipeline, interval: tuple[datetime, datetime]
 ) -> None:
-    """TerminalError: a batch would be left out that has some of the interval."""
+    """Raise TerminalError if a batch lies only partly in the interval."""
     values = {"pipeline_id": pipeline.pipeline_id, "since": interval[0], "until": interval[1]}
-    found = rows(connection, "replay", "beyond", **values)
-    if not found:
+    partial = rows(connection, "replay", "beyond", **values)
+    if not partial:
         return
-    batch = found[0]
-    own = batch["interval_start"], batch["interval_end"]
-    wider = min(own[0], interval[0]), max(own[1], interval[1])
+    batch = partial[0]
+    between = batch["interval_start"], batch["interval_end"]
+    wider = min(between[0], interval[0]), max(between[1], interval[1])
     raise TerminalError(
-        f"batch {batch['batch_id']} of {_shown(own)} has some of {_shown(interval)}, and a batch is "
-        "replayed as a whole. Nothing was done. Give an interval that has all of it",
+        f"batch {batch['batch_id']} of {_interval_text(between)} lies only partly in "
+        f"{_interval_text(interval)}, and semel replays whole batches. Nothing was done. Choose an "
+        "interval that contains it",
         next=f"semel replay {pipeline.name} --interval "
         f"{' '.join(end.isoformat() for end in wider)} --dry-run",
     )
 
 
 def _root(ledger: Ledger, pipeline: Pipeline, spec: Spec, root: int) -> Row:
-    """The batch to replay. StateError: it is a replay itself, or was abandoned."""
+    """The batch to replay. Raises StateError if it is itself a replay, or was abandoned."""
     with ledger.transaction() as connection:
-        found = _roots(connection, pipeline, batches=(root, root))
-        if found:
-            return found[0]
+        selected = _roots(connection, pipeline, batches=(root, root))
+        if selected:
+            return selected[0]
         batch = batch_of(connection, spec.name, root)
     if batch.replays is not None:
         raise StateError(
@@ -330,44 +333,44 @@ def _root(ledger: Ledger, pipeline: Pipeline, spec: Spec, root: int) -> Row:
             next=f"semel replay {spec.name} --batches {batch.replays}",
         )
     raise StateError(
-        f"batch {root} was abandoned, and its records are free for a later plan",
+        f"batch {root} was abandoned; a later plan takes its records",
         next=f"semel batches {spec.name}",
     )
 
 
-def _of_request(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | None:
-    return next(iter(planned(ledger, spec, request_key, root)), None)
+def _replay_of_request(ledger: Ledger, spec: Spec, request_key: str, root: int) -> Batch | None:
+    return next(iter(replays_of_request(ledger, spec, request_key, root)), None)
 
 
 # Keeps CH3.
 def follows(
     ledger: Ledger, spec: Spec, root: int, moving: Collection[str]
 ) -> tuple[bool, SemelError | None]:
-    """Whether a batch is behind what it reads, or will be once the parts `moving` are replayed; and
-    why it cannot follow, as far as it is known now.
+    """True if a batch's input was replaced, or will be with the parts `moving`; and the reason why
+    the batch cannot follow, as far as semel can see now.
     """
-    pipeline = pipelines.planned(ledger, spec.name)
-    found = _root(ledger, pipeline, spec, root)
-    claims = ledger.rows("plan", "claims", batch_id=found["newest"])
+    pipeline = pipelines.require(ledger, spec.name)
+    root_row = _root(ledger, pipeline, spec, root)
+    claims = ledger.rows("plan", "claims", batch_id=root_row["newest"])
     names = {claim["name"] for claim in claims} & {*moving}
     try:
-        names |= {*_names(renewed(ledger, spec, found["newest"]))}
-        no_replay = found["newest"] == root or found["newest_status"] == BatchStatus.FINALIZED
+        names |= {*_names(replaced_parts(ledger, spec, root_row["newest"]))}
+        no_replay = root_row["newest"] == root or root_row["newest_status"] == BatchStatus.FINALIZED
         if not names and no_replay:
             return False, None
         with ledger.transaction() as connection:
             if names:
                 _refuse_apart(connection, spec, pipeline, root, sorted(names))
-            other = _at_work(connection, root)
-        if other is None:  # Else plan goes on with it, gives it up, or tells that it is at work.
-            _check_replaceable(ledger, spec, pipeline, found)
+            other = _open_replay(connection, root)
+        if other is None:  # Else plan goes on with it, abandons it, or reports that it is at work.
+            _check_replaceable(ledger, spec, pipeline, root_row)
     except SemelError as error:
         return True, error
     return True, None
 
 
-def renewed(ledger: Ledger, spec: Spec, batch_id: int) -> Anew:
-    """What the source has replaced of what a batch reads. SourceError: it cannot be looked at."""
+def replaced_parts(ledger: Ledger, spec: Spec, batch_id: int) -> Anew:
+    """The replaced parts of a batch's input. Raises SourceError if the source is unreadable."""
     if spec.source.upstream is None:
         return []
     claims = [Claim.from_row(r) for r in ledger.rows("plan", "claims", batch_id=batch_id)]
@@ -379,7 +382,7 @@ def _names(anew: Anew) -> list[str]:
 
 
 def _claims(spec: Spec, anew: Anew) -> list[dict[str, Any]]:
-    """The claims of a replay on what is there now, as parameters of their statement."""
+    """The claims of a replay on the current parts, as parameters of their statement."""
     source = open_source(spec)
     return [
         {
@@ -398,91 +401,91 @@ def _claims(spec: Spec, anew: Anew) -> list[dict[str, Any]]:
 def _refuse_apart(
     connection: sa.Connection, spec: Spec, pipeline: Pipeline, root: int, names: list[str]
 ) -> None:
-    """TerminalError: the records of a batch cannot be judged anew as a whole."""
+    """Raise TerminalError if semel cannot judge all records of a batch again."""
     pairs = {"roots": [root] * len(names), "names": names, "orphans": []}
     apart = row(connection, "replay", "apart", pipeline_id=pipeline.pipeline_id, **pairs)
     if spec.record_id:
-        why = "the catalog has the ids of its records at its place in the order of commits"
+        why = "the catalog has the ids of its records, by its place in the order of commits"
     elif apart is None:
         return
     elif apart["admission"]:
         why = f"batch {apart['admission']} has judged some of its dead letters again"
     elif apart["other"]:
-        why = f"batch {apart['other']} reads some of it, too, since somebody accepted that"
+        why = f"batch {apart['other']} reads some of it too, because a person accepted that"
     else:
-        why = "somebody accepted some of it as new rows, and no batch has read these yet"
+        why = "a person accepted some of it as new rows, and no batch has read these yet"
     raise TerminalError(
-        f"batch {root} cannot take other output of "
-        f"{', '.join(map(repr, names[:FILES_NAMED_MAX]))}, as its records cannot be judged anew: "
-        f"{why}. Its output stays what it is; give the declaration to a pipeline of another "
-        "name and sink, which reads all from its start",
+        f"cannot replay batch {root} with the new output of "
+        f"{', '.join(map(repr, names[:FILES_NAMED_MAX]))}: {why}. Its old output stays. To use the "
+        "new rows, declare a pipeline with another name and sink, which reads everything from the "
+        "start",
         next=f"semel gaps {spec.name}",
     )
 
 
-def _answers(
-    ledger: Ledger, pipeline: Pipeline, spec: Spec, mine: Batch, found: Row, *, once: bool
+def _is_answered(
+    ledger: Ledger, pipeline: Pipeline, spec: Spec, mine: Batch, root_row: Row, *, once: bool
 ) -> bool:
-    """Whether the request needs no new replay of a batch: its own is finalized and still counts,
-    and the source has not replaced what it read.
+    """True if the request needs no new replay of a batch: its own is finalized and still visible,
+    and the source has not replaced its input.
 
-    With `once`, it may have been replaced, if the current code and declaration made it.
+    With `once`, a later replay may have replaced it, if its code and declaration are the current
+    ones.
     """
     if mine.status is not BatchStatus.FINALIZED:
         return False
     if not once:
-        return found["newest"] == mine.batch_id and not renewed(ledger, spec, mine.batch_id)
-    kept = Path(pipeline.archive_path)
-    made = provenance.of_marker(layout.replaced(kept, mine.root, mine.generation))
-    if found["newest"] == mine.batch_id or made is None:
-        made = provenance.of_marker(layout.marker(kept, mine.root))
-    now = provenance.look(spec).named.digest
-    return mine.spec_digest == spec.digest() and made is not None and made.digest == now
+        is_newest = root_row["newest"] == mine.batch_id
+        return is_newest and not replaced_parts(ledger, spec, mine.batch_id)
+    archive = Path(pipeline.archive_path)
+    code = provenance.code_of_marker(layout.replaced_marker(archive, mine.root, mine.generation))
+    if root_row["newest"] == mine.batch_id or code is None:
+        code = provenance.code_of_marker(layout.marker(archive, mine.root))
+    now = provenance.read_code(spec).digests.digest
+    return mine.spec_digest == spec.digest() and code is not None and code.digest == now
 
 
 def insert(
     connection: sa.Connection, spec: Spec, stored: dict[str, Any], request_key: str, **place: int
 ) -> Batch:
     """Write a replay (`replays`, `generation`, `judged_by`) or an admission (`admits`,
-    `admission`).
-
-    `stored`: its declaration, with the current code.
+    `admission`). `stored`: its declaration, with the current code.
     """
     nothing = dict.fromkeys(("replays", "judged_by", "admits", "admission"))
     places = {**nothing, "generation": 1, **place}
-    made = row(
+    inserted = row(
         connection, "replay", "insert", request_key=request_key, spec=json.dumps(stored),
         spec_digest=spec.digest(), **places,
     )  # fmt: skip
-    return batch_of(connection, spec.name, made["batch_id"])
+    return batch_of(connection, spec.name, inserted["batch_id"])
 
 
-def outdated(ledger: Ledger, spec: Spec, batch: Batch) -> bool:
-    """Give up a planned replay or admission with an outdated declaration, or a replay of what the
-    source has replaced since, unless it shows life. Returns whether it was given up.
+def abandon_outdated(ledger: Ledger, spec: Spec, batch: Batch) -> bool:
+    """Abandon a planned replay or admission whose declaration or input changed since, unless it
+    shows life. Returns True if it was abandoned.
     """
     if batch.status is not BatchStatus.PLANNED:
         return False
     # Keeps P21.
     if batch.spec_digest != spec.digest():
         reason = "its declaration changed since it was planned"
-    elif batch.replays and renewed(ledger, spec, batch.batch_id):
-        reason = "what it reads was replaced since it was planned"
+    elif batch.replays and replaced_parts(ledger, spec, batch.batch_id):
+        reason = "its input was replaced since it was planned"
     else:
         return False
     return abandon(ledger, batch.batch_id, reason, silent_only=True) is not None
 
 
-def _at_work(connection: sa.Connection, root: int) -> Row | None:
+def _open_replay(connection: sa.Connection, root: int) -> Row | None:
     return row(connection, "replay", "at_work", root=root, silent_seconds=SILENT_SECONDS)
 
 
 # Keeps RP2, RP9.
 def finish_or_refuse(ledger: Ledger, spec: Spec, other: Row, request_key: str, root: int) -> None:
-    """Finish what another request has committed, or give up what it planned and left.
+    """Finish the batch that another request has committed, or abandon its planned, dead batch.
 
-    `root`: the batch that both replay, or whose dead letters both judge again. RetryableError: the
-    other request is still at work.
+    `root`: the batch that both replay, or whose dead letters both judge again. Raises
+    RetryableError if the other request is still at work.
     """
     _refuse_alive(other, root)
     number = other["batch_id"]
@@ -491,88 +494,89 @@ def finish_or_refuse(ledger: Ledger, spec: Spec, other: Row, request_key: str, r
         return
     reason = f"it gave no sign of life, and {request_key} went on with batch {root}"
     if abandon(ledger, number, reason, silent_only=True) is None:
-        raise _busy(other, root)  # It has begun an attempt meanwhile.
+        raise _busy_error(other, root)  # The other request has begun an attempt meanwhile.
 
 
 def _refuse_alive(other: Row, root: int) -> None:
     if other["status"] == BatchStatus.PLANNED and other["alive"]:
-        raise _busy(other, root)
+        raise _busy_error(other, root)
 
 
-def _busy(other: Row, root: int) -> RetryableError:
+def _busy_error(other: Row, root: int) -> RetryableError:
     number = other["batch_id"]
-    state = f"is at work on batch {root}; wait for it"
+    state = f"is at work on batch {root}. Wait for it"
     if other["failed"]:
-        state = f"has just failed on batch {root}, and its run may try again; wait a minute"
+        state = f"has just failed on batch {root}, and its run may try again. Wait a minute"
     return RetryableError(
         f"batch {number} (run {run_of(other['request_key'])}) {state}, or abandon it",
         next=f"semel show {number}",
     )
 
 
-def _why_not(
-    ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row
+def _obstacle(
+    ledger: Ledger, spec: Spec, pipeline: Pipeline, root_row: Row
 ) -> SemelError | None:
-    """Why a batch cannot be replayed now.
+    """The reason why a batch cannot be replayed now, or None.
 
-    While another replay of it is open, this only checks whether that one shows life: plan first
-    finishes it or gives it up, and then checks the batch.
+    If another replay of the batch is open, this only checks whether that one shows life: plan first
+    finishes or abandons it, and then checks the batch.
     """
-    root = found["batch_id"]
+    root = root_row["batch_id"]
     try:
         with ledger.transaction() as connection:
-            other = _at_work(connection, root)
+            other = _open_replay(connection, root)
         if other is not None:
             _refuse_alive(other, root)
         else:
-            _check(ledger, spec, pipeline, found)
+            _check(ledger, spec, pipeline, root_row)
     except SemelError as error:
         return error
     return None
 
 
-def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> Anew:
-    """SemelError: a replay of the batch is known to fail, and why. Else what it would read anew."""
-    root = found["batch_id"]
-    _check_replaceable(ledger, spec, pipeline, found)
-    if anew := renewed(ledger, spec, found["newest"]):
+def _check(ledger: Ledger, spec: Spec, pipeline: Pipeline, root_row: Row) -> Anew:
+    """The replaced parts that a replay would claim. Raises SemelError if a replay would fail."""
+    root = root_row["batch_id"]
+    _check_replaceable(ledger, spec, pipeline, root_row)
+    if anew := replaced_parts(ledger, spec, root_row["newest"]):
         with ledger.transaction() as connection:
             _refuse_apart(connection, spec, pipeline, root, _names(anew))
         return anew
     # Keeps RP1.
     check_verdicts(ledger, pipeline, root)
-    if found["admits"]:
-        before = has_letters(ledger, found["admits"], found["admission"])
-        check_verdicts(ledger, pipeline, before)
-    check_source(ledger, spec, found["admits"] or root)
+    if root_row["admits"]:
+        judged = has_letters(ledger, root_row["admits"], root_row["admission"])
+        check_verdicts(ledger, pipeline, judged)
+    check_source(ledger, spec, root_row["admits"] or root)
     return []
 
 
-def _check_replaceable(ledger: Ledger, spec: Spec, pipeline: Pipeline, found: Row) -> None:
-    """SemelError: the newest output of a batch cannot be replaced now."""
-    root = found["batch_id"]
+def _check_replaceable(ledger: Ledger, spec: Spec, pipeline: Pipeline, root_row: Row) -> None:
+    """Raise SemelError if the newest output of a batch cannot be replaced now."""
+    root = root_row["batch_id"]
     # Keeps ER4.
-    if found["erased"]:
+    if root_row["erased"]:
         raise erased(root)
-    if found["newest_status"] != BatchStatus.FINALIZED:
-        number = found["newest"]
-        planned = found["newest_status"] == BatchStatus.PLANNED
+    if root_row["newest_status"] != BatchStatus.FINALIZED:
+        number = root_row["newest"]
+        planned = root_row["newest_status"] == BatchStatus.PLANNED
         raise StateError(
-            f"batch {number} (run {run_of(found['newest_key'])}) is {found['newest_status']}, and "
-            "only a finalized batch can be replayed; let its run finish"
+            f"batch {number} (run {run_of(root_row['newest_key'])}) is "
+            f"{root_row['newest_status']}, and only a finalized batch can be replayed. "
+            "Let its run finish"
             + f", or abandon it (`semel abandon {number}`)" * planned,
             next=f"semel show {number}",
         )
     # Keeps RP8.
-    old = outputs(ledger, pipeline, root, found["generation"] + 1)
+    old = outputs(ledger, pipeline, root, root_row["generation"] + 1)
     if set(old.types) != {spec.sink.type}:
         raise TerminalError(
             f"the output of batch {root} is in a sink of another type ({old.types[-1]}) than the "
-            f"pipeline has now ({spec.sink.type}), which cannot replace it; give the corrected "
-            "transforms to a pipeline of another name and sink: it reads the source from its start"
+            f"pipeline has now ({spec.sink.type}), which cannot replace it. Declare a pipeline "
+            "with the corrected transforms, another name and another sink"
         )
     open_sink(spec, pipeline.sink_address).check_replace(old)
 
 
-def _shown(interval: tuple[datetime, datetime] | None) -> str:
+def _interval_text(interval: tuple[datetime, datetime] | None) -> str:
     return " to ".join(t.isoformat() for t in interval) if interval else "all of its output"

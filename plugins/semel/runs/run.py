@@ -1,4 +1,4 @@
-"""`semel run`: the verbs of one run, one after another, without Airflow."""
+"""`semel run`: the verbs of one run in order, without Airflow."""
 
 import time
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from semel.stage import JobEngine, Staged, stage
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran:
-    """The results of one pass of the verbs, with each one's seconds. Nothing new: only `plan`."""
+class RunResult:
+    """The results of the verbs, with the seconds of each. Only `plan`, if there was nothing new."""
 
     plan: Plan
     staged: Staged | None = None
@@ -34,18 +34,18 @@ def run_batch(
     engine: JobEngine,
     interval: tuple[datetime, datetime] | None = None,
     log: Log = print,
-) -> Ran:
+) -> RunResult:
     """Plan, stage, commit and finalize one batch. The same request resumes where it stopped.
 
-    With `source.on_empty: wait` it looks again each minute while there is nothing to take.
+    With `source.on_empty: wait` it plans again each minute while there is nothing to take.
     """
     seconds: dict[str, float] = {}
 
     def timed(verb: str, call: Callable[[], Any]) -> Any:
         started = time.monotonic()
-        done = call()
+        answer = call()
         seconds[verb] = round(time.monotonic() - started, 3)
-        return done
+        return answer
 
     began = time.monotonic()
     while True:
@@ -55,20 +55,20 @@ def run_batch(
         log(f"{spec.name} has nothing to read; it checks again in {limits.LOOK_AGAIN_SECONDS} s")
         time.sleep(limits.LOOK_AGAIN_SECONDS)
     if planned.batch is None:
-        return Ran(plan=planned, seconds=seconds)
+        return RunResult(plan=planned, seconds=seconds)
     steps = steps_of(ledger, spec, planned.batch.batch_id, engine, log)
-    done = {verb: timed(verb, step) for verb, step in steps.items()}
-    return Ran(
+    answers = {verb: timed(verb, step) for verb, step in steps.items()}
+    return RunResult(
         plan=planned,
-        staged=done["stage"],
-        committed=done["commit"],
-        finalized=done["finalize"],
+        staged=answers["stage"],
+        committed=answers["commit"],
+        finalized=answers["finalize"],
         seconds=seconds,
     )
 
 
 def finish(ledger: Ledger, spec: Spec, batch_id: int, engine: JobEngine, log: Log) -> Finalized:
-    """Stage, commit and finalize a planned batch. Steps already done are skipped."""
+    """Stage, commit and finalize a planned batch, without the steps that are already done."""
     steps = steps_of(ledger, spec, batch_id, engine, log)
     steps["stage"]()
     steps["commit"]()

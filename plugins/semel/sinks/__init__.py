@@ -1,8 +1,8 @@
 """The sink seam: tasks write staged files, and a sink makes a sealed manifest visible.
 
 Stage and commit are the same for every sink. Finalize asks a sink which parts of a committed batch
-are already there (`look`), then for the missing ones (`publish`). `judge` decides between the two
-by one table for all sinks.
+are visible already (`query_presence`), and to make the missing ones visible (`publish`). `judge`
+chooses between the two by one table for all sinks.
 """
 
 from abc import ABC, abstractmethod
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _DAMAGED_SHOWN = 5
 _NEAR = 20
-"""How far back the newest notes are looked for first, as a multiple of their number."""
+"""How far back the search for the newest notes starts, as a multiple of their number."""
 
 
 class OutputLostError(TerminalError):
-    """Published rows were deleted by the target's own retention or compaction."""
+    """The target's own retention or compaction has deleted published rows."""
 
 
 class SupersededError(OutputLostError):
@@ -41,7 +41,7 @@ class MiscountError(TerminalError):
 
 
 class Presence(StrEnum):
-    """What is found under a name or a batch number: nothing, what the manifest says, or another."""
+    """State of a file or batch in a place, compared with the manifest: absent, equal, or other."""
 
     ABSENT = "absent"
     RIGHT = "right"
@@ -49,7 +49,7 @@ class Presence(StrEnum):
 
 
 class FinalizeAction(StrEnum):
-    """What finalize does with a file of the manifest."""
+    """The action of finalize for one file of the manifest."""
 
     PUBLISH = "publish"
     NOTHING = "nothing"
@@ -75,8 +75,8 @@ class CommittedBatch:
     `files` are the data files of the winner's manifest, in its order. `schema` has their columns,
     folder columns included. `digest` covers the whole manifest: it differs if any file, row or byte
     differs. `replaces`: for a replay, the batches whose output it replaces. `ledger`: see
-    `Pipeline.ledger`. `complete`: the ranges of time whose records have all come, as far as is
-    known, once it is published.
+    `Pipeline.ledger`. `complete`: the time ranges that the ledger considers complete once this
+    batch is published.
     """
 
     pipeline: str
@@ -93,10 +93,10 @@ class CommittedBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplacedOutput:
-    """The outputs of one batch that a replay replaces. `batches` made them, the first one first;
-    all share one place in the commit order.
+    """The outputs of one batch that a replay replaces.
 
-    `types` and `modes` are `sink.type` and `sink.mode` as each was declared. None: no mode.
+    `batches` wrote them, in this order; all share one place in the commit order. `types` and
+    `modes` are the `sink.type` and `sink.mode` of each. A mode is None if the sink has no modes.
     """
 
     pipeline: str
@@ -110,8 +110,8 @@ class ReplacedOutput:
 class BatchNote:
     """A target's record of a batch. `rows` counts the rows published or accepted as refused.
 
-    `ledger`: see `Pipeline.ledger`. `fence` and `ledger` are None where the rows themselves are the
-    record: then `rows` counts those that are there, and some may have been deleted since.
+    `ledger`: see `Pipeline.ledger`. If the target derives its notes from the rows themselves,
+    `fence` and `ledger` are None and `rows` counts the rows that the target still has.
     """
 
     pipeline: str
@@ -123,35 +123,38 @@ class BatchNote:
 
 
 def search_starts(has: int, count: int) -> Iterable[int]:
-    """The batches from which the newest `count` notes are looked for: first a little before the
-    last one that is known, so that of many notes not all are read; then 0.
+    """The batches from which to search for the newest `count` notes: first one shortly before the
+    newest known batch `has`, so that a sink need not read all notes; then 0.
     """
     return dict.fromkeys((max(0, has - _NEAR * count), 0))
 
 
 def notes_of_rows(
-    pipeline: str, has: int, most: int, look: Callable[[int], Sequence[tuple[int, int, int]]]
+    pipeline: str, has: int, most: int, query: Callable[[int], Sequence[tuple[int, int, int]]]
 ) -> list[BatchNote]:
-    """The notes of the newest `most` batches, where the rows themselves are the record. `look`:
-    batch, place in the order of commits, and number of rows, of `most` batches since one.
+    """The notes of the newest `most` batches in a target that derives its notes from its rows.
+
+    `query` gets a first batch, and returns (batch, place in the commit order, number of rows) for
+    at most `most` later batches.
     """
-    found: Sequence[tuple[int, int, int]] = ()
+    batches: Sequence[tuple[int, int, int]] = ()
     for first in search_starts(has, most):
-        if len(found := look(first)) == most:
+        if len(batches := query(first)) == most:
             break
     return [
         BatchNote(
             pipeline=pipeline, batch_id=batch, commit_seq=seq, fence=None, rows=n, ledger=None
         )
-        for batch, seq, n in found
+        for batch, seq, n in batches
     ]
 
 
 class NotesQuery(NamedTuple):
-    """Asks for the newest `count` notes of a pipeline, and any note of another pipeline. A sink
-    that would have to read everything to find them reads instead what came last, and since an
-    attempt `staged` (the folder of its data files), if the note of the batch `has` is there: of
-    those with rows the one that was finalized last. None: no batch is.
+    """Asks for the newest `count` notes of a pipeline, and any note of another pipeline.
+
+    `has` is the batch with rows that was finalized last, or None. A sink without an index on its
+    notes may read only its newest messages, and those since the attempt with the data folder
+    `staged` began, provided that they include the note of `has`.
     """
 
     pipeline: str
@@ -161,16 +164,16 @@ class NotesQuery(NamedTuple):
 
 
 class DamagedNote(NamedTuple):
-    """Something unreadable in place of a batch's note. `what`: where it is, and what is wrong."""
+    """A note that semel cannot read. `what`: its place, and what is wrong with it."""
 
     batch_id: int
     what: str
 
 
 class Notes(NamedTuple):
-    """Notes of a target. `complete`: all that were asked for, none damaged."""
+    """Notes of a target. `complete`: the query's answer has no gaps and no damaged notes."""
 
-    found: tuple[BatchNote, ...]
+    batch_notes: tuple[BatchNote, ...]
     complete: bool = True
     damaged: tuple[DamagedNote, ...] = ()
 
@@ -181,7 +184,7 @@ class Notes(NamedTuple):
 
 
 class RefusedRows(NamedTuple):
-    """Rows that a sink will refuse, by row number in a table (int64, ascending), and the reason.
+    """Rows that a sink will refuse, as row numbers in a table (int64, ascending), and the reason.
 
     `reason` is one word. `detail` names the column or constraint, and quotes no value.
     """
@@ -192,24 +195,25 @@ class RefusedRows(NamedTuple):
 
 
 class RowChecker(Protocol):
-    """Finds the rows that a sink will refuse. It is sent to tasks and holds no connection."""
+    """Finds the rows that a sink will refuse. Picklable: tasks call it, without a connection."""
 
     notes: tuple[str, ...]
-    """For the operator: what it cannot tell beforehand."""
+    """For the operator: the rules of the target that it cannot check."""
 
     def __call__(self, table: "pa.Table") -> list[RefusedRows]: ...
 
 
 class Sink(ABC):
-    """Where the rows of a pipeline go. A kind writes `check`, `look`, `publish` and `rows`; the
-    other methods have a default, for a sink that takes all rows, and of which markers tell all.
+    """The place to which a pipeline's rows go. A kind implements `check`, `query_presence`,
+    `publish` and `rows`. The other methods' defaults suit a sink that accepts all rows and whose
+    contents the markers list completely.
 
-    Any process makes it from a pipeline's spec. It holds no connection between calls, except within
-    one `with sink:` block, as in finalize: there it may keep one, for the one thread.
+    Any process can open it from a pipeline's spec. It keeps a connection only within a
+    `with sink:` block, as in finalize, for one thread.
     """
 
     erasable: bool = True
-    """A person may delete rows there, which no rule of its own and no replay does."""
+    """A person may delete single rows there."""
 
     address: str
     """Canonical, without secrets. Two pipelines with the same address write to the same place."""
@@ -218,151 +222,155 @@ class Sink(ABC):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """There is nothing to let go of."""
+        """Close the connection, if the sink keeps one."""
 
     @abstractmethod
     def check(self, schema: "pa.Schema | None", staged: Path) -> RowChecker | None:
-        """Refuse early whatever is known to fail. By stage, in the driver, on each attempt.
+        """Refuse early what would fail later. Stage calls it in the driver, on each attempt.
 
-        `schema`: the columns of the output; None if only a transform's job will tell them.
-        `staged`: the folder of the attempt's data files, which exists; a sink may keep there what
-        it needs to know when it publishes them. Returns a finder of the rows to set aside; None:
-        the sink takes all rows.
-        TerminalError: the target does not fit. RetryableError: it does not answer.
+        `schema`: the output's columns; None if only the transform's job determines them.
+        `staged`: the attempt's existing folder of data files; a sink may store there what its
+        `publish` needs. Returns None if the sink accepts all rows.
+        Raises TerminalError if the target does not fit, RetryableError if it does not answer.
         """
 
     def check_replace(self, old: ReplacedOutput) -> tuple[str, ...]:
-        """Refuse to replace published output. By plan and stage of a replay, before any work.
+        """Check that a replay can replace published output. Plan and stage call it before any work.
 
-        Returns sentences for the operator. TerminalError: this sink cannot replace it; the message
-        says why, and what to do instead. RetryableError: it does not answer.
+        Returns sentences for the operator. Raises TerminalError if this sink cannot replace it; the
+        message says why and what to do instead. Raises RetryableError if it does not answer.
         """
         raise TerminalError(
-            f"batch {old.batches[0]} is in {self.address}, where nothing can be replaced. Give the "
-            "corrected transforms to a pipeline of another name and sink: it reads the source from "
-            "its start"
+            f"batch {old.batches[0]}: {self.address} cannot replace rows. Declare a pipeline with "
+            "another name and another sink for the corrected transforms; it reads the source from "
+            "the start"
         )
 
     def check_staged(self, schema: "pa.Schema", files: "Sequence[StagedFile]") -> None:
-        """Refuse what only the whole output can show. By stage, before its seal.
+        """Check the whole output. Stage calls it before it seals the attempt.
 
-        TerminalError: these rows cannot become visible together.
+        Raises TerminalError if these rows cannot become visible together.
         """
 
     def target(self, batch_id: int, fence: int, part: int, file: "StagedFile") -> str:  # noqa: ARG002
-        """The name that a data file will get, unique for (batch, part). Pure; by stage's seal."""
+        """The final name of a data file, unique for (batch, part). Pure. Stage calls it."""
         return f"{self.address}#b{batch_id:08d}-{part:05d}"
 
     def repair_published(self, won: CommittedBatch) -> None:  # noqa: ARG002
-        """Put there again what of a landed batch is gone, where nobody could read the target
-        without. By finalize, before it asks anything. Errors as of `publish`.
+        """Restore files of a published batch that have disappeared, if the target is unreadable
+        without them. Finalize calls it before any query. Raises the errors of `publish`.
         """
 
     @abstractmethod
     def query_presence(self, won: CommittedBatch) -> Sequence[Presence]:
-        """Report which of `won.files` are there. By finalize, in the driver, before each publish.
+        """The state of each of `won.files`. Finalize calls it in the driver, before each publish.
 
-        Definitive: if a call begun earlier lands something after this answer, the next publish
-        notices. RetryableError: the sink does not answer.
+        If an earlier call makes rows visible after this answer, the next publish MUST notice.
+        Raises RetryableError if the sink does not answer.
         """
 
     @abstractmethod
     def publish(self, won: CommittedBatch, missing: "Sequence[ManifestFile]") -> None:
-        """Make the rows of these files visible. By finalize; it may run twice, even at once.
+        """Make the rows of these files visible. Finalize calls it; two calls may run at once.
 
-        Idempotent by batch. It never replaces what another call has made; what a faster twin made
-        shows at the next look. Called once more when nothing is missing: then everything there MUST
-        be durable on return. RetryableError: look again. TerminalError: the target refuses the
-        rows, and none is visible.
+        Idempotent by batch. It never replaces the work of another call; the next `query_presence`
+        shows what a faster call has published. Finalize calls it once more when nothing is missing:
+        then the whole batch MUST be durable on return. Raises RetryableError if finalize should
+        query again, TerminalError if the target refuses the rows and none is visible.
         """
 
     def publish_accepting(self, won: CommittedBatch, keep: "Callable[[pa.Table], None]") -> None:  # noqa: ARG002
-        """Make visible the rows that the target takes. By finalize, once a person has accepted it.
+        """Make the rows visible that the target accepts. Finalize calls it once a person has
+        accepted the refusal of the others.
 
         `keep` gets the refused rows before the others become visible, with each row's reason in the
-        last column, and makes them durable. TerminalError: this sink refuses no rows.
+        last column, and makes them durable. Raises TerminalError if this sink refuses no rows.
         """
         raise TerminalError(
-            f"the sink of batch {won.batch_id}, {self.address}, refuses no row; run finalize "
-            "again, it says what is wrong",
+            f"--refused applies only if the sink refused rows, and {self.address} refused none of "
+            f"batch {won.batch_id}. Run finalize again to see its error",
             next=f"semel show {won.batch_id}",
         )
 
     def copy_marker(self, won: CommittedBatch, marker: Path) -> None:  # noqa: ARG002
-        """Keep a copy of the marker with the output, for readers who do not see the archive. By
-        finalize, once the marker is durable, and before the ledger says so; it may run twice, even
-        at once, and late. It never puts an older copy over a newer one. Errors as of `publish`.
+        """Keep a copy of the marker with the output, for readers without access to the archive.
+
+        Finalize calls it when the marker is durable, before it updates the ledger; two calls may
+        run at once, and late. It never replaces a newer copy by an older one. Raises the errors of
+        `publish`.
         """
 
     def remove_files(self, old: "Published") -> int:  # noqa: ARG002
-        """Remove the files of a replaced output, where its `declared` is `in_files`. By collect,
-        once `limits.keep_replaced` is over; again where it died. Returns the bytes freed.
+        """Remove the files of a replaced output of an `in_files` sink. Returns the bytes freed.
 
-        RetryableError: the sink does not answer. TerminalError: one is not the batch's.
+        Collect calls it when `limits.keep_replaced` is over, and again if it died meanwhile. Raises
+        RetryableError if the sink does not answer, TerminalError if a file is not the batch's.
         """
         return 0
 
     def count_refused(self, won: CommittedBatch) -> int:  # noqa: ARG002
-        """The number of rows in a published batch whose refusal was accepted."""
+        """The number of rows in a published batch whose refusal a person accepted."""
         return 0
 
     def notes(self, newest: "NotesQuery | None" = None) -> "Notes | None":  # noqa: ARG002
-        """The target's own notes on all batches that have landed, from any pipeline.
+        """The target's own notes on published batches of any pipeline.
 
-        By plan, before a pipeline is registered; by stage and finalize, which ask for the `newest`
-        before any work and before the first row; by adopt, audit and check, which check that none
-        is damaged. None: the markers are the record.
+        Plan calls it before it registers a pipeline; stage and finalize query the `newest` before
+        they write; adopt, audit and check also check that no note is damaged. Returns None if the
+        markers are the only record.
         """
         return None
 
-    def count_strays(self, known: Collection[int]) -> dict[int, int]:  # noqa: ARG002
-        """Count rows in the whole target that belong to batches other than `known`, by batch.
+    def count_strays(self, batches: Collection[int]) -> dict[int, int]:  # noqa: ARG002
+        """Count rows in the whole target that belong to other batches than `batches`, by batch.
 
-        By the audit, within the sink's own block. Empty if files tell it by their names.
+        The audit calls it, within the sink's own block. Empty if files name their batches.
         """
         return {}
 
     def merged_windows(
         self, level: int, since: "datetime", until: "datetime | None", count: int
     ) -> "list[dict[str, Any]]":
-        """The merged rows of windows that begin in [since, until), as docs/aggregates.md has them:
-        of one level of aggregate.by, the newest first, `count` at most. For pages.
+        """The merged rows of windows that begin in [since, until), in the form of
+        docs/aggregates.md: one level of aggregate.by, newest first, at most `count`. For pages.
 
-        RetryableError: it does not answer. TerminalError: it merges none.
+        Raises RetryableError if the sink does not answer, TerminalError if it has no merging view.
         """
-        raise self._no_view()
+        raise self._no_view_error()
 
-    def _no_view(self) -> TerminalError:
+    def _no_view_error(self) -> TerminalError:
         return TerminalError(
-            f"{self.address} has no view that merges the rows of windows", next=NO_STEP
+            f"{self.address} has no view that merges the rows of a window", next=NO_STEP
         )
 
     def count_unmerged(self) -> int:
-        """How many partial rows readers of the merged rows do not see. By the audit."""
+        """The number of partial rows that the merging view misses. The audit calls it."""
         return 0
 
     def merged_query(self) -> str:
-        """A statement that reads the same. For a person. TerminalError as before."""
-        raise self._no_view()
+        """The SQL of `merged_windows`, for a person. Raises the same TerminalError."""
+        raise self._no_view_error()
 
     @abstractmethod
     def rows(self, marker: "Published", *, strays: bool = False) -> "Iterator[pa.Table]":
-        """The rows that a finalized batch published, by its receipt. For readers and the audit.
+        """The rows that a finalized batch published, by its marker. For readers and the audit.
 
-        `strays`: also rows elsewhere that claim to be of the batch; for the audit, within the
-        sink's own block. There a sink may read once what it knows about all batches.
-        RetryableError: the sink does not answer, or a replay has replaced the output meanwhile.
-        OutputLostError: the target has deleted some rows by its own rules. SupersededError: the
-        same, raised after the rows that remain. MiscountError, raised after the rows: some are
-        missing, or there are too many. TerminalError: the rows cannot be read.
+        `strays`: also rows elsewhere with this batch's number. Only the audit sets it, within the
+        sink's own block; there a sink may read the notes on all batches once and keep them.
+        Raises:
+        - RetryableError: the sink does not answer, or a replay has just replaced the output
+        - OutputLostError: the target has deleted rows by its own rules
+        - SupersededError, after the remaining rows: newer rows replaced the others
+        - MiscountError, after the rows: there are too few or too many
+        - TerminalError: semel cannot read the rows
         """
 
 
 class RemoteSink(Sink):
     """A sink in a service: a table, a topic, a store of objects.
 
-    `replaceable`: a replay replaces the rows of its batch there. `self_noted`: its rows are the
-    notes on its batches.
+    `replaceable`: a replay can replace a batch's rows. `self_noted`: the sink derives its notes
+    from its rows.
     """
 
     replaceable: bool = False
@@ -370,23 +378,23 @@ class RemoteSink(Sink):
 
     @abstractmethod
     def notes(self, newest: NotesQuery | None = None) -> Notes:
-        """As of any sink. Markers do not tell what a service holds."""
+        """See `Sink.notes`. Never None: markers do not list what a service contains."""
 
-    def count_strays(self, known: Collection[int]) -> dict[int, int]:
-        """As of any sink, where rows are their own notes."""
-        found: dict[int, int] = {}
-        for note in self.notes().found:
-            if note.batch_id not in known:
-                found[note.batch_id] = found.get(note.batch_id, 0) + note.rows
-        return found
+    def count_strays(self, batches: Collection[int]) -> dict[int, int]:
+        """See `Sink.count_strays`. This default counts by the notes."""
+        strays: dict[int, int] = {}
+        for note in self.notes().batch_notes:
+            if note.batch_id not in batches:
+                strays[note.batch_id] = strays.get(note.batch_id, 0) + note.rows
+        return strays
 
     @abstractmethod
-    def forget(self, batches: Sequence[int]) -> str:
-        """How a person removes the rows and notes of batches: a sentence without its full stop."""
+    def describe_removal(self, batches: Sequence[int]) -> str:
+        """How to remove the rows and notes of batches: an imperative without its full stop."""
 
     @abstractmethod
     def describe(self, schema: "pa.Schema | None") -> str:
-        """Describe the target in words. By `semel check`.
+        """Describe the target in words, for `semel check`.
 
-        It leaves what is there as it is, and raises what `check` would for `schema`.
+        Changes nothing in the target, and raises the errors of `check` for `schema`.
         """

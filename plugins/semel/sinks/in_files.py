@@ -1,4 +1,4 @@
-"""Output as files: what the declarations of all sinks have that keep a batch's rows so."""
+"""The common part of the declarations of sinks that write files."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from semel.model.manifest import StagedFile
 
 FIELDS = ("pipeline", "batch", "part", "fence", "shard", "window")
-"""What a template of names may have. A window begins and ends with a digit, as a number does."""
+"""The fields of `sink.file_name`. A window begins and ends with a digit, as a number does."""
 
 LONGEST_WINDOW = "0001-01-01T000000+005328"
-"""The longest name of a window."""
+"""The longest text of a window in a name."""
 
 _Folder = Annotated[
     Annotated[Text, Tag("[text]")] | Annotated[FolderWindow, Tag("[FolderWindow]")],
     Discriminator(
-        lambda one: "[FolderWindow]" if isinstance(one, dict | FolderWindow) else "[text]"
+        lambda item: "[FolderWindow]" if isinstance(item, dict | FolderWindow) else "[text]"
     ),
 ]
 
@@ -57,7 +57,7 @@ class FileSinkSpec(SinkSpec):
         return f"{self.format}{by}{shards}"
 
     def folders_bytes_max(self, pipeline: str) -> int:  # noqa: ARG002 - a store's key has its name
-        """How many bytes the folders of a file's path may have."""
+        """The maximum bytes of the folders in a file's path."""
         return limits.FOLDERS_BYTES_MAX
 
     def path_of(
@@ -94,11 +94,11 @@ class FileSinkSpec(SinkSpec):
             # Keeps S27.
             if (size := len(folder_head(name).encode())) >= limits.FOLDER_NAME_BYTES_MAX:
                 raise ValueError(
-                    f"{name[:20]!r}... is too long for the name of a folder: with = it has {size} "
-                    f"bytes, and {limits.FOLDER_NAME_BYTES_MAX} with a value are possible"
+                    f"{name[:20]!r}... is too long for the name of a folder: it has {size} bytes "
+                    f"with =, and with a value at most {limits.FOLDER_NAME_BYTES_MAX} are possible"
                 )
         if name := next((name for name in names if name[0] in "._"), None):
-            raise ValueError(f"{name!r} begins with '.' or '_': readers take that for hidden files")
+            raise ValueError(f"{name!r} begins with '.' or '_': readers skip it as a hidden folder")
         return folders
 
     @model_validator(mode="after")
@@ -110,63 +110,63 @@ class FileSinkSpec(SinkSpec):
         return self
 
     def column_problems(
-        self, columns: Mapping[str, ColumnType], there: str
+        self, columns: Mapping[str, ColumnType], listing: str
     ) -> Iterator[tuple[Key, str]]:
-        """Also, each folder needs its column, and the files need one that is no folder."""
+        """Checks also that each folder's column exists, and that one column is not a folder."""
         by_columns = [(at, one) for at, one in enumerate(self.partition_by) if isinstance(one, str)]
         for at, name in by_columns:
             if name not in columns:
-                yield ("partition_by", at), f"{name!r} is not a column; {there}"
+                yield ("partition_by", at), f"{name!r} is not a column; {listing}"
             elif not columns[name].identifies:
-                why = f"{name!r} is {columns[name]}, which does not name a folder"
+                why = f"{name!r} is {columns[name]}, whose values cannot name a folder"
                 yield ("partition_by", at), why
         if len(by_columns) >= len(columns):
-            yield ("partition_by",), "takes every column, and none is left for the files"
-        yield from super().column_problems(columns, there)
+            yield ("partition_by",), "has every column, so the files would have none"
+        yield from super().column_problems(columns, listing)
         yield from self.window_problems({name: str(kind) for name, kind in columns.items()})
 
     def window_problems(self, kinds: Mapping[str, str]) -> Iterator[tuple[Key, str]]:
-        """What keeps its windows from being made of an output, by the keys of this declaration.
+        """Why an output cannot have the declared windows: problems by the keys of this declaration.
 
-        `kinds`: the type of each column of the output; one of a moment is called `timestamp`, one
-        of days `date`.
+        `kinds`: the type of each column of the output. The type of moments is called `timestamp`,
+        that of days `date`.
         """
-        there = f"the output has {', '.join(kinds)}"
-        taken = {name.lower() for name in kinds}
-        for at, one in enumerate(self.partition_by):
-            if isinstance(one, str):
+        listing = f"the output has {', '.join(kinds)}"
+        columns = {name.lower() for name in kinds}
+        for at, folder in enumerate(self.partition_by):
+            if isinstance(folder, str):
                 continue
-            kind = kinds.get(one.of)
+            kind = kinds.get(folder.of)
             if kind is None:
-                yield ("partition_by", at, "of"), f"{one.of!r} is not a column; {there}"
+                yield ("partition_by", at, "of"), f"{folder.of!r} is not a column; {listing}"
             elif kind not in ("timestamp", "date"):
-                why = f"{one.of!r} is {kind}, not a timestamp or date"
+                why = f"{folder.of!r} is {kind}, not a timestamp or date"
                 yield ("partition_by", at, "of"), why
-            elif kind == "date" and (one.window % timedelta(days=1) or one.zone != "UTC"):
+            elif kind == "date" and (folder.window % timedelta(days=1) or folder.zone != "UTC"):
                 yield ("partition_by", at, "of"), (
-                    f"{one.of!r} is a date, which has no hours and no zone: declare a window of "
-                    "1 day or 1 week, without a zone"
+                    f"{folder.of!r} is a date without hours or zone: declare a window of 1 day or "
+                    "1 week, without a zone"
                 )
-            if one.name.lower() in taken:
-                why = f"{one.name!r} is a column: give the folder another name"
+            if folder.name.lower() in columns:
+                why = f"{folder.name!r} is a column: give the folder another name"
                 yield ("partition_by", at, "name"), why
 
 
 # Keeps L1.
 def _template_problem(template: str) -> str | None:
-    """What is wrong with sink.file_name. Two (batch, part) must never give one name."""
+    """The problem of sink.file_name, or None. Each (batch, part) MUST have a name of its own."""
     try:
         parts = list(Formatter().parse(template))
     except ValueError as error:
         return f"is not a template: {error}"
     literals = "".join(literal for literal, *_ in parts)
     if not re.fullmatch(r"[A-Za-z0-9._-]*", literals, re.ASCII):
-        return "may hold letters, digits, '.', '_', '-' and fields, and no slashes"
+        return "may contain only letters, digits, '.', '_', '-' and fields"
     if template[:1] in (".", "_", "-"):
-        return "begins with '.', '_' or '-': readers such as Spark take that for a hidden file"
-    apart, seen = True, []
+        return "begins with '.', '_' or '-': readers such as Spark skip it as a hidden file"
+    separated, fields = True, []
     for literal, field, spec, conversion in parts:
-        apart = apart or bool(re.search(r"[^0-9]", literal))
+        separated = separated or bool(re.search(r"[^0-9]", literal))
         if field is None:
             continue
         if field not in FIELDS:
@@ -174,11 +174,11 @@ def _template_problem(template: str) -> str | None:
         number = field not in ("pipeline", "window")
         if conversion or not re.fullmatch(r"(0[0-9]{1,2}d)?" if number else "", spec):
             return f"formats {{{field}}} in another way than {{batch:08d}}"
-        if field != "pipeline" and not apart:
-            return f"has a number right before {{{field}}}: 1 and 12 would read like 11 and 2"
-        apart = field == "pipeline"
-        seen.append(field)
-    if missing := {"batch", "part"} - set(seen):
+        if field != "pipeline" and not separated:
+            return f"has a number right before {{{field}}}: 1 and 12 would look like 11 and 2"
+        separated = field == "pipeline"
+        fields.append(field)
+    if missing := {"batch", "part"} - set(fields):
         return f"lacks {{{sorted(missing)[0]}}}: two files would have one name"
     large = dict.fromkeys(("part", "fence", "shard"), 1 << 31)
     longest = template.format(pipeline="p" * 63, batch=1 << 62, window=LONGEST_WINDOW, **large)

@@ -1,4 +1,4 @@
-"""Whether a key is there twice in one batch, asked of its staged Parquet files. By stage's seal."""
+"""Find a key that two rows of a batch share, in its staged Parquet files. Stage calls it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,18 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semel.catalog.ids import hash_ids
-from semel.formats.pieces import pieces
+from semel.formats.pieces import read_pieces
 from semel.model.manifest import ManifestFile, StagedFile
 
-KEYS_TWICE_NAMED_MAX = 1_000
-"""Keys of a batch that seem to be there twice and are examined; one of them is named."""
+DUPLICATE_KEYS_MAX = 1_000
+"""Keys with equal hashes of which semel compares the values; a message names one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Twice:
-    """A key that several rows have: its values, how many rows, and how many such keys there are.
-
-    `keys` is at most KEYS_TWICE_NAMED_MAX.
+class DuplicateKey:
+    """The values of one key that several rows share, the number of its rows, and the number of all
+    such keys, at most DUPLICATE_KEYS_MAX.
     """
 
     key: dict[str, Any]
@@ -29,11 +28,14 @@ class Twice:
 
 
 # Keeps PG8.
-def twice(files: Sequence[StagedFile | ManifestFile], key: tuple[str, ...]) -> Twice | None:
-    """A key that is in more than one row of these files, or None. Rows with a null are left out.
+def find_duplicate_key(
+    files: Sequence[StagedFile | ManifestFile], key: tuple[str, ...]
+) -> DuplicateKey | None:
+    """A key that several rows of these files share. Skips rows with a null in the key.
 
-    How it works: 8 bytes of each row's hash are sorted, and where two agree, the keys themselves
-    are compared. TypeError: a column cannot identify (floats, nested values).
+    It sorts 8 bytes of each row's hash, and compares the keys themselves if two hashes are equal.
+    Returns None if no key repeats. Raises TypeError if a column cannot identify a row (floats,
+    nested values).
     """
     hashes = np.empty(sum(file.records for file in files), np.uint64)
     count = 0
@@ -42,35 +44,35 @@ def twice(files: Sequence[StagedFile | ManifestFile], key: tuple[str, ...]) -> T
         count += len(h1)
     hashes = hashes[:count]
     hashes.sort()
-    again = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])[:KEYS_TWICE_NAMED_MAX]
-    if not len(again):
+    equal = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])[:DUPLICATE_KEYS_MAX]
+    if not len(equal):
         return None
-    # Counted piece by piece: one key may be in all rows.
-    found = [
-        _counted(rows.filter(pa.array(np.isin(h1, again))), key, ([], "count_all"))
+    # Count piece by piece: one key may be in all rows.
+    pieces_counts = [
+        _count_keys(rows.filter(pa.array(np.isin(h1, equal))), key, ([], "count_all"))
         for rows, h1 in _hashed(files, key)
     ]
-    counts = _counted(pa.concat_tables(found), key, ("count_all", "sum"))
-    many = counts.filter(pc.greater(counts.column("count_all"), 1))
-    if not many.num_rows:
-        return None  # Two keys of one hash: once in 10^19 pairs.
-    first = many.slice(0, 1).to_pylist()[0]
-    return Twice(rows=first.pop("count_all"), key=first, keys=many.num_rows)
+    counts = _count_keys(pa.concat_tables(pieces_counts), key, ("count_all", "sum"))
+    duplicates = counts.filter(pc.greater(counts.column("count_all"), 1))
+    if not duplicates.num_rows:
+        return None  # Two keys with one hash: once in 10^19 pairs.
+    first = duplicates.slice(0, 1).to_pylist()[0]
+    return DuplicateKey(rows=first.pop("count_all"), key=first, keys=duplicates.num_rows)
 
 
-def _counted(rows: pa.Table, key: tuple[str, ...], of: tuple[list | str, str]) -> pa.Table:
-    """Each key once, with how many there are."""
-    counts = rows.group_by(list(key)).aggregate([of])
+def _count_keys(rows: pa.Table, key: tuple[str, ...], how: tuple[list | str, str]) -> pa.Table:
+    """The distinct keys, with the number of rows of each."""
+    counts = rows.group_by(list(key)).aggregate([how])
     return counts.rename_columns([*key, "count_all"])
 
 
 def _hashed(
     files: Sequence[StagedFile | ManifestFile], key: tuple[str, ...]
 ) -> Iterator[tuple[pa.Table, np.ndarray]]:
-    """The keys of all rows, some at once, and their h1 (uint64)."""
+    """The keys of all rows without a null, in pieces, and their h1 (uint64)."""
     for file in files:
         path = file.path if isinstance(file, StagedFile) else file.staged_path
-        for some in pieces(path, key):
-            table = pa.Table.from_batches([some])
+        for piece in read_pieces(path, key):
+            table = pa.Table.from_batches([piece])
             hashed = hash_ids(table, key, shards=1)
             yield table.filter(pa.array(hashed.valid)), hashed.h1[hashed.valid]

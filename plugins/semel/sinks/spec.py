@@ -1,4 +1,4 @@
-"""What the declarations of all sinks have, and which kinds of sink there are."""
+"""The common part of all sink declarations, and the list of the kinds of sink."""
 
 import os
 from abc import abstractmethod
@@ -24,36 +24,39 @@ if TYPE_CHECKING:
     from semel.model.manifest import MarkedFile
 
 KINDS = ("files", "objects", "delta", "postgres", "kafka", "bigquery")
-"""A kind is a folder here: `spec.py` holds its declaration, and `sink.opened` gives its Sink."""
+"""A kind is a folder here: `spec.py` has its declaration, `sink.open_sink` returns its Sink."""
 
-class Away(Protocol):
-    """Output as readers see it who do not see the archive."""
+class RemoteOutput(Protocol):
+    """An output that readers without access to the archive can read."""
 
     def markers(self) -> "Iterator[tuple[str, bytes]]":
-        """The names and texts of the copies of its markers. SemelError: they cannot be read."""
+        """The names and texts of the copies of markers. Raises SemelError if one is unreadable."""
 
-    def disk(self, files: "Iterable[MarkedFile]") -> "FileSystem":
-        """Where these files of its markers are, by their paths."""
+    def file_system(self, files: "Iterable[MarkedFile]") -> "FileSystem":
+        """A file system with these files of the markers, by their paths."""
 
 
 ARCHIVES = "_semel"
-"""The name of the folder of archives, beside a sink or inside of it."""
+"""The name of the folder of archives, next to a sink or inside it."""
 
 NO_WINDOW = "null"
-"""What a file's name says in place of a window, where the rows have no time."""
+"""The window in a file's name if the rows have no time."""
 
 MARKERS = "markers"
 """The folder of the success markers, in an archive."""
 
 
 class SinkSpec(Model):
-    """What the declarations of all sinks have.
+    """The common part of all sink declarations.
 
-    `place`: the keys that say where the rows are, and how one gets there; `way`: those that say
-    only the latter; `located_by`: the one that names the place. `vacuumed`: a vacuum of the place
-    deletes all that is not the output's. `aside`: keys that do not say what is in a batch. `in_files`: the output is
-    files. `in_folder`: they are of a folder, from which ids can be had back; what is no folder may
-    refuse rows, and may keep a JSON value in other words.
+    - `place`: the keys of the place of the rows, with those of the access to it
+    - `way`: the keys of the access only
+    - `located_by`: the key that names the place
+    - `vacuumed`: a vacuum of the place deletes all files except the output's
+    - `aside`: keys that do not change the contents of a batch
+    - `in_files`: the output consists of files
+    - `in_folder`: the files are in a folder, from which adopt can recover ids; other sinks may
+      refuse rows, and may rewrite a JSON value
     """
 
     place: ClassVar[tuple[str, ...]] = ()
@@ -63,8 +66,8 @@ class SinkSpec(Model):
     aside: ClassVar[tuple[str, ...]] = ("archive",)
     in_files: ClassVar[bool] = False
     in_folder: ClassVar[bool] = False
-    counts_refused: ClassVar[str] = ""
-    """Why it takes no partial rows of windows; empty: it does."""
+    no_aggregate_reason: ClassVar[str] = ""
+    """Why this kind does not work with `aggregate`; empty if it does."""
 
     type: str
     """The kind of sink."""
@@ -72,7 +75,7 @@ class SinkSpec(Model):
     @field_validator("archive", check_fields=False)
     @classmethod
     def _archive(cls, path: str | None) -> str | None:
-        return folder_of(path)
+        return checked_folder(path)
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -81,85 +84,90 @@ class SinkSpec(Model):
 
     @property
     def windows(self) -> tuple[FolderWindow, ...]:
-        """Those that are windows of time."""
+        """The items of `partition_by` that are windows of time."""
         return tuple(one for one in self.partition_by if not isinstance(one, str))
 
     @property
     def takes_positions(self) -> bool:
-        """Whether the rows come to the writer with their positions."""
+        """True if the writer needs each row's position."""
         return self.position_columns or self.shards > 1
 
     @property
     def replaces_rows(self) -> bool:
-        """Whether later batches take the place of rows of earlier ones."""
+        """True if rows of later batches replace those of earlier ones."""
         return False
 
     @property
     def connections(self) -> tuple[str, ...]:
-        """The names of the Airflow connections that it uses."""
+        """The names of its Airflow connections."""
         return ()
 
     def named_columns(self) -> "Iterable[tuple[Key, str]]":
-        """The columns of the output that it names, besides folders, each with its key."""
+        """The output columns that the declaration names, except folders, each with its key."""
         return ()
 
     def column_problems(
-        self, columns: "Mapping[str, ColumnType]", there: str
+        self, columns: "Mapping[str, ColumnType]", listing: str
     ) -> "Iterator[tuple[Key, str]]":
-        """What of it does not fit an output of these columns, by its keys. `there` lists them."""
+        """Problems of the declaration with an output of these columns, by key. `listing` is the
+        text that lists them.
+        """
         for key, name in self.named_columns():
             if name not in columns:
-                yield key, f"{name!r} is not a column; {there}"
+                yield key, f"{name!r} is not a column; {listing}"
 
-    def counting_problems(self, names: "Collection[str]") -> "Iterator[tuple[Key, str]]":
-        """Why it takes no partial rows of windows, by its keys. `names`: their columns."""
-        if self.counts_refused:
-            yield ("type",), f"{self.type} does not go with aggregate: {self.counts_refused}"
+    def aggregate_problems(self, names: "Collection[str]") -> "Iterator[tuple[Key, str]]":
+        """Problems of the declaration with `aggregate`, by key. `names`: its columns."""
+        if self.no_aggregate_reason:
+            yield ("type",), f"{self.type} does not go with aggregate: {self.no_aggregate_reason}"
         if self.shards > 1:
-            yield ("shards",), "goes by a record's position, which no row of a window has"
+            yield ("shards",), "needs each record's position, and a window's rows have none"
         if self.position_columns:
-            yield ("position_columns",), "a row of a window has no position"
-        for at, one in enumerate(self.partition_by):
-            name = one if isinstance(one, str) else one.of
+            yield ("position_columns",), "the rows of a window have no position"
+        for at, item in enumerate(self.partition_by):
+            name = item if isinstance(item, str) else item.of
             if name not in names:
                 yield ("partition_by", at), f"{name!r} is not one of {', '.join(names)}"
 
-    def open(self, context: Context, address: str | None, looks: object) -> Sink:
-        """The sink; one of a folder is at `address`, and keeps what it saw there in `looks`.
+    def open(self, context: Context, address: str | None, files: object) -> Sink:
+        """The sink. A folder sink is at `address`, and shares the checksums in `files`.
 
-        ImportError: a package is not installed. TerminalError: it cannot be reached from here.
+        Raises ImportError if a package is not installed, TerminalError if this process cannot
+        reach the sink.
         """
-        opened = import_module(f"semel.sinks.{self.type}.sink").opened
-        return opened(context, address, looks)
+        open_sink = import_module(f"semel.sinks.{self.type}.sink").open_sink
+        return open_sink(context, address, files)
 
     @abstractmethod
     def describe(self) -> str:
-        """Where rows go, in Markdown."""
+        """The target of the rows, in Markdown."""
 
     @abstractmethod
     def dataset(self, address: str) -> tuple[str, str]:
-        """Namespace and name of the target, as OpenLineage's documents of names have them."""
+        """Namespace and name of the target, by OpenLineage's naming documents."""
 
     @abstractmethod
     def whereabouts(self) -> Location:
-        """What it writes to. TerminalError: a folder that lies outside the data roots."""
+        """The target. Raises TerminalError if it is a folder outside the data roots."""
 
     def derived_places(self, *, counts: bool) -> tuple[Location, ...]:  # noqa: ARG002
-        """The places next to `whereabouts` that semel makes, by names of its own. `counts`: the
-        pipeline counts windows.
+        """The other places that semel creates next to `whereabouts`. `counts`: the pipeline has
+        `aggregate`.
         """
         return ()
 
     def folder(self) -> Path | None:
-        """The absolute folder of the output; None where it is no folder.
+        """The absolute folder of the output. Returns None if the sink is not a folder.
 
-        TerminalError: it lies outside the data roots.
+        Raises TerminalError if the folder is outside the data roots.
         """
         return None
 
     @classmethod
-    def away(cls, url: str, connection: str | None) -> Away | None:  # noqa: ARG003
-        """The output at a URL. None: it is no URL of this kind's. SemelError: it is not reached."""
+    def output_at(cls, url: str, connection: str | None) -> RemoteOutput | None:  # noqa: ARG003
+        """The output at a URL. Returns None if another kind has such URLs. Raises SemelError if
+        the store does not answer.
+        """
         return None
 
     def stem(
@@ -174,14 +182,14 @@ class SinkSpec(Model):
     ) -> str:
         """The final name of a file, without extension; unique for (batch, part).
 
-        `window`: the value of its window's folder, None where the rows have no time.
+        `window`: the value of its window's folder. None if the rows have no time.
         """
         numbers = {"batch": batch, "part": part, "fence": fence, "shard": shard}
         return self.file_name.format(pipeline=pipeline, window=window or NO_WINDOW, **numbers)
 
 
 class ServiceSinkSpec(SinkSpec):
-    """A sink that is no folder: tasks write Parquet files, whose rows it takes."""
+    """A sink that loads its rows from the Parquet files that tasks write."""
 
     format: ClassVar[str] = "parquet"
     partition_by: ClassVar[tuple[str, ...]] = ()
@@ -190,55 +198,57 @@ class ServiceSinkSpec(SinkSpec):
 
     @property
     def connections(self) -> tuple[str, ...]:
-        """The one that is declared."""
+        """The declared connection, if any."""
         return (self.connection,) if self.connection else ()
 
 
 def declarations() -> tuple[type[SinkSpec], ...]:
-    """The declarations of all kinds. No Arrow and no client library is imported for them."""
+    """The declarations of all kinds. Imports neither Arrow nor a client library."""
     return tuple(import_module(f"semel.sinks.{kind}.spec").DECLARED for kind in KINDS)
 
 
-def away(url: str, connection: str | None = None) -> Away:
-    """The output at a URL, of whichever kind. TerminalError: it is none."""
-    found = (kind.away(url, connection) for kind in declarations())
-    if there := next(filter(None, found), None):
-        return there
-    raise TerminalError("the URL is none of a sink that can be read, such as s3://bucket/prefix")
+def open_output_at(url: str, connection: str | None = None) -> RemoteOutput:
+    """The output at a URL. Raises TerminalError if no kind of sink has such URLs."""
+    outputs = (kind.output_at(url, connection) for kind in declarations())
+    if output := next(filter(None, outputs), None):
+        return output
+    raise TerminalError(
+        "the URL is not one of an object store. Write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or "
+        "az://CONTAINER/PREFIX"
+    )
 
 
 # Keeps L2.
 def archive_of(sink: Path) -> Path:
-    """The archive of a sink folder, or the place for a new one.
-
-    TerminalError: there are two.
+    """The archive of a sink folder, or the place for a new one. Raises TerminalError if there are
+    two.
     """
     beside, inside = sink.parent / ARCHIVES / sink.name, sink / ARCHIVES
-    there = [archive for archive in (beside, inside) if (archive / MARKERS).is_dir()]
-    if len(there) > 1:
+    archives = [archive for archive in (beside, inside) if (archive / MARKERS).is_dir()]
+    if len(archives) > 1:
         raise TerminalError(
-            f"{beside} and {inside} both hold markers, and a sink has one archive; move the one "
-            "that does not belong here aside, or declare sink.archive"
+            f"{beside} and {inside} both have markers, and a sink has one archive. Move the wrong "
+            "one away, or declare sink.archive"
         )
-    if there:
-        return there[0]
+    if archives:
+        return archives[0]
     return inside if inside.is_dir() or _is_mount(sink) else beside
 
 
 def _is_mount(sink: Path) -> bool:
-    """Whether a folder is a mount, so that no file beside it can be linked into it."""
+    """True if a folder is a mount point: files next to it cannot be linked into it."""
     try:
         return os.path.ismount(sink) or sink.stat().st_dev != sink.parent.stat().st_dev
     except (FileNotFoundError, NotADirectoryError):
         return False
 
 
-def folder_of(path: str | None) -> str | None:
-    """The declared path of one folder. ValueError: it is none."""
+def checked_folder(path: str | None) -> str | None:
+    """The declared path. Raises ValueError if it is not the path of one folder."""
     if path is None:
         return None
     if why := path_problem(path):
         raise ValueError(f"{path!r} {why}")
     if GLOB.search(path):
-        raise ValueError(f"{path!r} holds *, ? or [: it is one folder")
+        raise ValueError(f"{path!r} has *, ? or [; declare one folder, without a pattern")
     return path

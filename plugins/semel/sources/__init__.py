@@ -1,16 +1,16 @@
-"""The source seam: where records come from, and how source partitions are told apart.
+"""The source seam: where records come from, and how a source distinguishes its partitions.
 
-In every source, a position is a source partition and an int64. Plan, claims, stage and catalog know
-nothing more about it. Each source decides what a source partition is (a generation of a file, a
+In every source, a position is a source partition and an int64. Plan, claims, stage and catalog use
+nothing else. Each source decides what a source partition is (a generation of a file, a
 partition of a topic), how to recognise it, and how to read its records.
 
-How a plan asks a source:
-1. `narrowed` may leave out what no plan of its times can take, and `discover` lists what the
-   source shows now;
-2. the ledger says which of that is settled, and adds what it knows about the rest (`LedgerView`);
-3. `match` sorts it into offers, refusals and closed partitions; it is pure, except that it may read
-   again what the source shows;
-4. the ledger says which ranges of the offers are free, and `stop` cuts them at a record's end.
+How a plan queries a source:
+1. `narrow` may skip items outside the plan's window, and `discover` lists the items that exist now;
+2. the ledger removes settled items, and adds what it has about the others (`LedgerView`);
+3. `match` sorts them into offers, refusals and lost ranges; it is pure, except that it may read the
+   items again;
+4. the ledger returns the free ranges of the offers, and `last_record_end` cuts them at a record's
+   end.
 """
 
 import re
@@ -36,14 +36,14 @@ Spans = dict[int, list[tuple[int, int]]]
 """Ranges [start, end) by source partition, ascending."""
 
 PRIVATE = re.compile(r"(?:^|/)[_.]")
-"""Paths and keys with a part that begins so are notes of those who write (_SUCCESS), or not in their
-place yet (_temporary/a). A pattern with such a part takes them all the same."""
+"""Matches paths of writers' notes (_SUCCESS) and unfinished files (_temporary/a). A pattern
+that has such a part still selects them."""
 
 TABLE_LOG = "_delta_log"
-"""A folder with one of this name is a Delta table: its log alone says which files count."""
+"""A folder that contains this one is a Delta table: only its log says which files count."""
 
 Window = tuple[datetime, datetime] | None
-"""The times that a plan asks for. None: all times."""
+"""The times that a plan reads. None: all times."""
 
 Evidence = dict[str, Any]
 """JSON that recognises a source partition. Only its own source can interpret it."""
@@ -51,11 +51,12 @@ Evidence = dict[str, Any]
 
 @dataclass(kw_only=True)
 class ReceiveResult:
-    """What a receive has put into the spool. `size`: bytes of the values. `redelivered`: messages
-    of which the queue said that it delivers them again. `unacknowledged`: those whose
-    acknowledgement failed: they come again. `oldest_seconds`: how long the oldest had waited.
-    `ended_by`: the bound that was reached, as `until.seconds`, or `a signal`. `waiting`: about how
-    many messages the queue had then, where another bound than `idle` ended it. None: not known.
+    """The messages that one receive added to the spool. `size`: bytes of the values. `redelivered`:
+    messages that the queue marked as delivered again. `unacknowledged`: messages whose
+    acknowledgement failed, so that the queue delivers them again. `oldest_seconds`: how long the
+    oldest message had waited. `ended_by`: the bound that ended it, such as `until.seconds`, or `a
+    signal`. `waiting`: about how many messages the queue still had; None if unknown, or if `idle`
+    ended the receive.
     """
 
     messages: int = 0
@@ -68,30 +69,30 @@ class ReceiveResult:
     waiting: int | None = None
 
     def describe(self) -> str:
-        """In words."""
+        """Return the result as a line of the log."""
         again = f" ({self.redelivered:,} redelivered so far)" if self.redelivered else ""
-        of = f"{count(self.messages, 'message')}{again}"
-        left = ""
+        messages = f"{count(self.messages, 'message')}{again}"
+        backlog = ""
         if self.waiting:
             wait = "1 message waits" if self.waiting == 1 else f"{self.waiting:,} messages wait"
-            left = f"; {self.ended_by} ended it, and about {wait} in the queue"
+            backlog = f"; {self.ended_by} ended it, and about {wait} in the queue"
         if not self.messages:
-            return f"no message came{left}"
-        said = f"{of}, {size(self.size)} in {count(self.segments, 'segment')}"
+            return f"no message came{backlog}"
+        text = f"{messages}, {size(self.size)} in {count(self.segments, 'segment')}"
         if self.unacknowledged:
-            said += f"; {self.unacknowledged:,} of them come again, as they were not acknowledged"
+            text += f"; {self.unacknowledged:,} not acknowledged: the queue delivers them again"
         else:
-            said += ", acknowledged"
+            text += ", acknowledged"
         if self.oldest_seconds is not None:
-            said += f"; the oldest waited {self.oldest_seconds:,.0f} s"
-        return said + left
+            text += f"; the oldest waited {self.oldest_seconds:,.0f} s"
+        return text + backlog
 
 
 class SourceItem(Protocol):
-    """Something that a source shows, which may be a source partition.
+    """A file, an object, a topic's partition ...: an item that may be a source partition.
 
     `identity` survives a rename. Among open partitions, names and identities are each unique.
-    `fingerprint` changes when there may be something to read. `when` places it in time, for
+    `fingerprint` changes when there may be something to read. `when` is the item's time, for
     `select: interval`.
     """
 
@@ -107,11 +108,12 @@ class SourceItem(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Something that plan leaves alone, and why. Its records stay unclaimed until that is settled.
+    """An item that plan does not claim, and why. Its records stay unclaimed until you accept it or
+    remove the cause.
 
-    `when` places it in time; None if its time is unknown or meaningless. For a file that may be a
-    copy: `inode` and `size` are its own, `copy_of` names the original, and `behind` is where
-    content beyond the original begins, if there is any.
+    `when` is the item's time; None if that is unknown or meaningless. For a file that may be a
+    copy: `inode` and `size` of the file, `copy_of`, the name of the original, and `behind`, the
+    position at which content beyond the original begins, if any.
     """
 
     name: str
@@ -128,7 +130,7 @@ class Refusal:
 
 
 class RefusedError(SourceError):
-    """Something is refused while it is claimed or accepted."""
+    """The source refused an item during a claim or an accept."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(str(refusal), next=AGAIN)
@@ -139,8 +141,8 @@ class RefusedError(SourceError):
 class Partition:
     """A source partition in the ledger that is not retired.
 
-    It was claimed up to `reached`, and seen by the last plan up to `seen`. `settled`: plans may
-    skip it while it looks the same and is read to the end.
+    Batches have claimed it up to `reached`; the last plan saw content up to `seen`. `settled`:
+    plans may skip it while its name, identity and fingerprint stay the same and it is fully read.
     """
 
     source_partition_id: int
@@ -162,77 +164,78 @@ class Partition:
 
     @classmethod
     def of(cls, other: "Partition") -> Self:
-        """Convert to this class, the source's own."""
+        """Convert a partition to this source's subclass."""
         return cls(**vars(other))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceListing:
-    """What a source shows now, oldest first, and what it cannot tell apart or read. `notes`: lines
-    about what was done for that. `private`: names that only who has read of them reads.
+    """The items that a source has now, oldest first, and refusals of ambiguous or unreadable ones.
+    `notes`: lines for the log. `private`: names that only a plan that has already read from them
+    reads.
     """
 
     items: Sequence[SourceItem]
-    refused: list[Refusal]
+    refusals: list[Refusal]
     notes: tuple[str, ...] = ()
     private: frozenset[str] = frozenset()
 
     def signatures(self) -> Iterable[str]:
-        """How each thing looks, in their order: what the ledger knows of one that is settled.
+        """One string per item, in order; the ledger stores the same string of a settled partition.
 
-        Two slashes part the three: no name or identity holds two in a row.
+        Two slashes separate the three parts: a name or identity never contains two in a row.
         """
-        return (f"{one.name}//{one.identity}//{one.fingerprint}" for one in self.items)
+        return (f"{item.name}//{item.identity}//{item.fingerprint}" for item in self.items)
 
-    def at(self, places: list[int]) -> list[Any]:
-        """The things at some places of `found`."""
+    def items_at(self, places: list[int]) -> list[Any]:
+        """The items at these indices."""
         return [self.items[place] for place in places]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerView:
-    """What the ledger knows about the things that a source shows.
+    """The ledger's knowledge about the items of a listing.
 
-    `partitions` are open and not settled. `unsettled` are the things shown that match no settled
-    partition. `refused` are the last plan's refusals. `rows` runs one of the source's own queries.
-    `orphans` are planned batches without a sign of life, which this plan may abandon.
+    `partitions` are open and not settled. `unsettled` are the items that match no settled
+    partition. `refusals` come from the last plan. `query` runs one of the source's own queries.
+    `orphans` are planned batches whose tasks no longer run; this plan may abandon them.
     """
 
     partitions: list[Partition]
     unsettled: list[Any]
-    refused: list[Refusal]
-    rows: "Callable[..., list[Row]]"
+    refusals: list[Refusal]
+    query: "Callable[..., list[Row]]"
     orphans: frozenset[int] = frozenset()
 
 
-def nothing_known(shown: SourceListing) -> LedgerView:
-    """The ledger's knowledge before the first plan: none."""
+def empty_ledger_view(listing: SourceListing) -> LedgerView:
+    """The view before the first plan: an empty ledger."""
     return LedgerView(
-        partitions=[], unsettled=list(shown.items), refused=[], rows=lambda *_, **__: []
+        partitions=[], unsettled=list(listing.items), refusals=[], query=lambda *_, **__: []
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """Positions [start, end) that may be read now, of `known` or of a new partition.
+    """Positions [start, end) that a batch may read now, of `partition` or, if None, of a new one.
 
-    `whole`: claim as one range or not at all. There is no record before `start`; that gap is
-    recorded as lost, with `reason`. Positions before `low` no longer exist; unclaimed ones count as
-    lost. Unclaimed positions before `since` fall outside the window. `seen` is the end of what
-    exists; `ahead` includes what cannot be read yet. `evidence` recognises the partition, besides
-    the evidence of the range that is read. When `settled` is false, the next plan looks again.
+    `all_or_nothing`: claim as one range or not at all. No record exists before `start`; plan stores
+    that gap as lost, with `reason`. Positions before `low` no longer exist; unclaimed ones count as
+    lost. Unclaimed positions before `since` fall outside the window. `seen` is the end of existing
+    content; `ahead` includes content that is not readable yet. `evidence` recognises the partition,
+    next to the evidence of the claimed range. If `settled` is false, the next plan checks it again.
     """
 
     name: str
     identity: str
     fingerprint: str
-    known: Partition | None
+    partition: Partition | None
     start: int = 0
     reason: str = "hole"
     low: int = 0
     since: int = 0
     end: int = 0
-    whole: bool = False
+    all_or_nothing: bool = False
     seen: int = 0
     ahead: int = 0
     evidence: Evidence = field(default_factory=dict)
@@ -251,40 +254,40 @@ class TakenRange:
 
 @dataclass(frozen=True, kw_only=True)
 class LostRange:
-    """An open partition that has vanished or begun a new life, with `seen`, the end of what was
-    seen; or one whose positions before `seen` have vanished. `where` names what holds its content
-    now, if the source shows that and does not read it.
+    """An open partition that disappeared or started a new generation; `seen` is the end that the
+    last plan saw. Or a partition that has lost its positions before `seen`. `content_holder`: the
+    name that has its content now, if the source lists that name and does not read it.
     """
 
     partition: Partition
     seen: int
-    where: str | None = None
+    content_holder: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatchResult:
-    """The source's verdict on what it shows and what is known. Each thing is decided once."""
+    """The source's decision about each item of the listing and each partition of the ledger."""
 
     offers: list[Offer]
     """Oldest first."""
-    refused: list[Refusal]
-    lost: list[LostRange]
-    retired: list[int] = field(default_factory=list)
+    refusals: list[Refusal]
+    lost_ranges: list[LostRange]
+    retired_ids: list[int] = field(default_factory=list)
     """Partitions that a new one contains entirely."""
-    renamed: list[Partition] = field(default_factory=list)
-    """Known partitions that are not offered, under their current names."""
-    begun: list[Offer]
-    """Offers that get a new partition even if no range is taken from them."""
-    resumed: tuple[tuple[str, str], ...] = ()
-    """(name, known name) of partitions recognised by their content."""
-    released: tuple[int, ...] = ()
-    """Orphans to abandon even if no range is taken: the source has replaced what they claimed."""
+    renamed_partitions: list[Partition] = field(default_factory=list)
+    """Partitions without an offer, under their current names."""
+    new_partition_offers: list[Offer]
+    """Offers that start a new partition even if the batch claims nothing from them."""
+    resumed_names: tuple[tuple[str, str], ...] = ()
+    """(name, former name) of partitions recognised by their content."""
+    released_batches: tuple[int, ...] = ()
+    """Orphans to abandon in any case: the source has replaced the content that they claimed."""
     notes: tuple[str, ...] = ()
-    """Lines for the log about what is left to a batch that has not committed."""
+    """Lines for the log about content reserved for a batch that has not committed."""
 
 
 class SettledPartition(NamedTuple):
-    """A source partition of a batch, and the position up to which all is finalized or lost."""
+    """A source partition of a batch; every position before `end` is finalized or lost."""
 
     name: str
     identity: str
@@ -295,44 +298,44 @@ class SettledPartition(NamedTuple):
 class Acceptance:
     """The effect of accepting a refused name.
 
-    `offer` is read on in its known partition, or from its start in a new one. `ended` are the
-    partitions that it replaces; `superseded` are those that it contains entirely.
+    `offer` continues its partition, or starts a new one. It replaces `replaced_partitions`, and
+    contains `superseded_partitions` entirely.
     """
 
     offer: Offer
-    ended: list[Partition]
-    superseded: list[Partition] = field(default_factory=list)
+    replaced_partitions: list[Partition]
+    superseded_partitions: list[Partition] = field(default_factory=list)
 
 
 class ExecutorCheck(NamedTuple):
-    """What tasks of `semel check` do on their executors: call `look` of a module with `values`. It
-    raises what is wrong there, of which `part` is the name.
+    """A check that `semel check` runs on each executor: it calls `check_access(*values)` of a module, which
+    raises an error if something is wrong there. `part` names the object of the check.
 
-    `right`, `remedy`: what is said where nothing is wrong, and what to do where something is.
+    `semel check` prints `success` or, with the error, `remedy`.
     """
 
     part: str
     module: str
     values: tuple[Any, ...]
-    right: str
+    success: str
     remedy: str
 
 
 class Source(ABC):
     """Where the records of a pipeline come from.
 
-    The driver makes it from a pipeline's spec and sends it to tasks as it is. It holds no secret,
-    and no connection between calls.
+    The driver creates it from a pipeline's spec and sends it to tasks. It stores no secrets and no
+    connections.
     """
 
     split_size: int
     """The approximate number of positions in one split."""
 
     def narrow(
-        self, window: Window, rows: "Callable[..., list[Row]]"  # noqa: ARG002 - most list all
+        self, window: Window, query: "Callable[..., list[Row]]"  # noqa: ARG002 - most list all
     ) -> "Source":
-        """The same source, whose `discover` leaves out what no plan of these times can take. Before
-        that, in the driver. `rows`: as of `LedgerView`. What is left out is not gone.
+        """Return a source whose `discover` skips items outside this window; a skipped item is not
+        lost. Runs before `discover`, in the driver. `query` is `LedgerView.query`.
         """
         return self
 
@@ -340,38 +343,38 @@ class Source(ABC):
     def discover(self) -> SourceListing:
         """List what exists now, in any interval. In the driver, outside any transaction."""
 
-    def is_complete(self, shown: SourceListing) -> bool:  # noqa: ARG002 - what is there, is there
-        """Whether nothing from before is still to come to what is shown. In the driver, when a
-        plan would leave nothing.
+    def is_complete(self, listing: SourceListing) -> bool:  # noqa: ARG002 - most are
+        """True if the listing cannot gain items of earlier times. Runs in the driver, when a plan
+        would leave nothing unread.
         """
         return True
 
     @abstractmethod
-    def match(self, shown: SourceListing, known: LedgerView, window: Window) -> MatchResult:
-        """Classify what is shown, and offer what may be read. Changes nothing; in the driver.
+    def match(self, listing: SourceListing, view: LedgerView, window: Window) -> MatchResult:
+        """Classify the items, and offer readable ranges. Runs in the driver; changes nothing.
 
-        FileNotFoundError: the source changed meanwhile; look again.
+        Raises FileNotFoundError if the source changed meanwhile; the caller lists it again.
         """
 
     def unread_since(
-        self, found: SourceItem, known: Partition | None  # noqa: ARG002 - most have one time
+        self, item: SourceItem, partition: Partition | None  # noqa: ARG002 - most have one time
     ) -> datetime | None:
-        """Since when the unread part of something shown has been written, where its time is that of
-        its last write. In the driver, when a plan does not take it. Returns None if nothing tells
-        that, or if its time is that of all its records.
+        """When the writing of an item's unread part began, if the item's time is that of its last
+        write. Runs in the driver, for items that a plan does not claim. Returns None if unknown, or
+        if all records have the item's time.
         """
         return None
 
     @abstractmethod
-    def refuse_lost(self, gone: LostRange, spans: list[tuple[int, int]]) -> Refusal:
-        """The refusal shown for positions that vanished before anyone read them."""
+    def refuse_lost(self, lost: LostRange, spans: list[tuple[int, int]]) -> Refusal:
+        """The refusal for positions that disappeared before a batch read them."""
 
     @abstractmethod
     def last_record_end(self, offer: Offer, start: int, end: int, room: int, *, first: bool) -> int:
-        """The last end of a record in (start, end], at most `room` after `start`; `start` if there
-        is none. `first`: nothing has been taken yet, so one record is taken in any case.
+        """The last end of a record in (start, end], at most `room` after `start`; else `start`.
+        `first`: the batch has claimed nothing yet, so it takes one record in any case.
 
-        LimitError: it is too large and cannot be cut.
+        Raises LimitError if the range is too large and cannot be cut.
         """
 
     @abstractmethod
@@ -380,16 +383,16 @@ class Source(ABC):
 
     @abstractmethod
     def evidence(self, offer: Offer, end: int) -> Evidence:
-        """The evidence that recognises an offer once all positions before `end` are read.
+        """The evidence that recognises an offer after a batch has read all positions before `end`.
 
-        RefusedError: that cannot be told, so nothing of it can be read now.
+        Raises RefusedError if the source cannot compute it; the offer is then not readable now.
         """
 
     @abstractmethod
     def accept(
         self,
-        shown: SourceListing,
-        known: LedgerView,
+        listing: SourceListing,
+        view: LedgerView,
         name: str,
         *,
         same: bool,
@@ -397,65 +400,67 @@ class Source(ABC):
         is_open: bool,
     ) -> Acceptance | None:
         """Decide what accepting a name means: read it from `start` as a new generation, or as the
-        `same` partition. None: it is already read, in the partition that `is_open` under this name.
+        `same` partition. Returns None if the partition that `is_open` under this name covers it.
 
-        SourceError: the name cannot be accepted so. FileNotFoundError: look again.
+        Raises SourceError if the source cannot accept the name in this way. Raises
+        FileNotFoundError if the source changed meanwhile; the caller lists it again.
         """
 
     @abstractmethod
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
-        """Find the partitions of a lost ledger, as they look now. None: not found."""
+        """Find the partitions of a lost ledger, as they are now; None for each missing one."""
 
     def find(self, claims: Collection[Claim], batch_id: int) -> list[Claim]:
-        """Prove the claims, and return their current places. In the driver, before the job.
+        """Prove the claims, and return them with their current names. Runs in the driver, before
+        the job.
 
-        SourceError names what changed since the plan; ChangedError says that something else is
-        there.
+        Raises SourceError if the content changed since the plan, ChangedError if other content has
+        replaced it.
         """
         self.check(claims, batch_id)
         return list(claims)
 
     @abstractmethod
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
-        """Prove that each claimed range is still what was planned. SourceError otherwise."""
+        """Raises SourceError if the content of a claimed range changed since the plan."""
 
     # Keeps RP10.
     def check_columns(self, claims: Collection[Claim], batch_id: int) -> None:  # noqa: B027
-        """Prove that the declaration fits what the claims hold, by each header or footer. In the
-        driver, with claims that `find` has returned. SourceError names the part, and says what to
-        declare.
+        """Raises SourceError if a claim's header or footer does not fit the declaration; the error
+        names the part, and what to declare. Runs in the driver, with claims that `find` returned.
         """
 
     def find_replaced(
         self, claims: Collection[Claim], batch_id: int  # noqa: ARG002 - most replace nothing
     ) -> list[tuple[Claim, Offer]]:
-        """The claims of a finalized batch whose part the source has replaced by another one, each
-        with an offer of what is there now. In the driver, outside any transaction.
+        """The claims of a finalized batch whose part the source has replaced, each with an offer of
+        the new part. Runs in the driver, outside any transaction.
 
-        Only a source that replaces what it has shown, by its own rules, tells any: what else is
-        other than it was read is no longer there. RefusedError: its rows cannot be read.
-        SourceError: it cannot be looked at.
+        Only a source whose own rules allow replacements returns any; in other sources, changed
+        content counts as missing. Raises RefusedError if the new rows cannot be read, SourceError
+        if the source cannot be queried.
         """
         return []
 
     def acknowledge(self, settled: Sequence[SettledPartition]) -> str | None:  # noqa: ARG002
-        """Report the position up to which each partition is finalized, if it is still the same
-        partition. Called after `finalized`, if the declaration asks for it.
+        """Report to the source up to which position each partition is finalized, if it is still the
+        same partition. Finalize calls it afterwards, if the declaration enables it.
 
-        This serves other tools only: it may be lost or repeated, and semel never reads it. Returns
-        a sentence for the operator when a partition could not be reported, with the reason.
+        The report serves other tools only: it may get lost or repeat, and semel never reads it.
+        Returns a sentence for the operator, with the reason, if a report failed.
         """
         return None
 
     def first_time(self, name: str, start: int, end: int) -> float | None:  # noqa: ARG002
-        """The earliest time, in seconds since 1970, of the first records in a range of a part that
-        has no time of its own. None: it is not known. Errors: as of `match`.
+        """The earliest time, in seconds since 1970, of the first records in a range, for parts
+        without a time of their own. Returns None if unknown. Raises the errors of `match`.
         """
         return None
 
-    def archive_part(self, known: Partition) -> bool:  # noqa: ARG002 - most kinds stay
-        """Move or remove a part of which all is finalized, if it is as it was read and cannot grow.
-        Returns whether it was. SourceError: it cannot be. Called if the declaration asks for it.
+    def archive_part(self, partition: Partition) -> bool:  # noqa: ARG002 - most kinds stay
+        """Move or remove a fully finalized part, if it did not change since and cannot grow.
+        Returns True if it did so. Raises SourceError if that fails. Runs only if the declaration
+        enables it.
         """
         return False
 
@@ -470,50 +475,50 @@ class Source(ABC):
         """Read the records of a split in ascending positions; in a task. Repeatable: the same claim
         gives the same blocks, and the same bytes to `digest`, whatever `selection` leaves out.
 
-        SourceError: the content is no longer what was planned.
+        Raises SourceError if the content changed since the plan.
         """
 
     def can_join(self, claim: Claim) -> bool:  # noqa: ARG002
-        """Whether a claim's bytes may be parsed together with those of other claims."""
+        """Whether a task may parse a claim's bytes together with bytes of other claims."""
         return False
 
-    def text(self, split: "Split", batch_id: int) -> bytes:  # noqa: ARG002
-        """The bytes of a split whose claim `joins`. SourceError as in `read`."""
-        raise NotImplementedError("no claim of this source joins others")
+    def read_text(self, split: "Split", batch_id: int) -> bytes:  # noqa: ARG002
+        """The bytes of a split whose claim `can_join`. Raises SourceError as `read` does."""
+        raise NotImplementedError("this source does not join claims")
 
-    def lines_of(
+    def line_numbers(
         self, claim: Claim, positions: Sequence[int], batch_id: int
     ) -> list[int | None]:
-        """The line numbers, from 1, at ascending positions of a claim. None: the claimed content is
-        gone, it has no lines, or counting takes too long.
+        """The line numbers, from 1, at ascending positions of a claim. None for each if the content
+        is missing, consists of rows instead of lines, or takes too long to count.
         """
         return [None] * len(positions)
 
     @abstractmethod
     def records_max(self, split: "Split", batch_id: int) -> int | None:
-        """An upper bound for the number of records in a split. None: finding one takes too long."""
+        """An upper bound for the records in a split. Returns None if finding one takes too long."""
 
     def probe(self) -> tuple[str, ExecutorCheck | None]:
-        """What is there, in words, and what executors are to look at. By `semel check`, in the
-        driver.
+        """Describe the content in one line, and return the check that executors run. `semel check`
+        calls it, in the driver.
 
-        SemelError: it cannot be read; its `next` is what to do.
+        Raises SemelError if the source is unreadable; its `next` is the remedy.
         """
         return f"{len(self.discover().items)} to read", None
 
-    def service(self, horizon: timedelta) -> str | None:  # noqa: ARG002 - only queues have one
-        """What the service says that fills what is read. None: there is none. By `semel check`.
+    def check_service(self, horizon: timedelta) -> str | None:  # noqa: ARG002 - only for queues
+        """Describe the service that fills the source, for `semel check`. Returns None without one.
 
-        SemelError: it cannot be asked, or it may repeat records for longer than `horizon`.
+        Raises SemelError if it cannot be queried, or may repeat records for longer than `horizon`.
         """
         return None
 
 
 def delta_table_error(table: str) -> TerminalError:
-    """The error of a source whose pattern finds files of a Delta table."""
+    """The error of a source whose pattern matches files of a Delta table."""
     return TerminalError(
-        f"{table}: it is a Delta table, and the source's pattern finds its files. Some of them may "
-        "be of no version of the table, or of an earlier one. Nothing was planned. Narrow the source "
+        f"{table}: the source's pattern matches files of a Delta table. Some of them may belong to "
+        "an earlier version of the table, or to no version. Nothing was planned. Narrow the source "
         "to other folders",
         next=AGAIN,
     )
@@ -525,62 +530,63 @@ def in_window(when: datetime | None, window: Window) -> bool:
 
 
 def unclaimed_ranges(offer: Offer, free: Spans) -> list[tuple[int, int]]:
-    """The ranges of an offer that may be taken. `free` has those of each known partition."""
-    known = offer.known
-    spans = free.get(known.source_partition_id, []) if known else [(0, offer.end)]
+    """The ranges of an offer that a batch may claim. `free`: the free ranges by partition."""
+    partition = offer.partition
+    spans = free.get(partition.source_partition_id, []) if partition else [(0, offer.end)]
     first = max(offer.start, offer.low, offer.since)
     spans = [(max(start, first), end) for start, end in spans]
     return [(start, end) for start, end in spans if start < end]
 
 
 def partition_after(offer: Offer, last: TakenRange | None, *, settled: bool) -> Partition:
-    """A known partition as the plan will write it.
+    """The offer's partition as the plan will write it to the ledger.
 
-    Unless `settled`, the next plan looks again even if the partition looks the same.
+    Unless `settled`, the next plan checks it again, even if its signature is unchanged.
     """
-    known = offer.known
-    further = last is not None and last.end > known.reached
+    partition = offer.partition
+    further = last is not None and last.end > partition.reached
     return replace(
-        known,
+        partition,
         name=offer.name,
         identity=offer.identity,
         fingerprint=offer.fingerprint,
         settled=settled and offer.settled,
-        reached=last.end if further else known.reached,
+        reached=last.end if further else partition.reached,
         seen=offer.seen,
-        evidence=known.evidence | offer.evidence | (last.evidence if further else {}),
+        evidence=partition.evidence | offer.evidence | (last.evidence if further else {}),
         closed=False,
     )
 
 
 def start_evidence(offer: Offer) -> Evidence:
-    """Where an offer's partition begins, as evidence: nothing before it is ever read. Empty: at 0.
+    """The start of an offer's partition, as evidence: batches never read before it. Empty: at 0.
 
-    A claim that has it lets adopt know it, without the ledger.
+    Adopt reads it from the claims if the ledger is lost.
     """
-    if offer.known is None:
+    if offer.partition is None:
         return {"since": offer.start} if offer.start else {}
-    return {key: offer.known.evidence[key] for key in ("since",) if key in offer.known.evidence}
+    evidence = offer.partition.evidence
+    return {"since": evidence["since"]} if "since" in evidence else {}
 
 
 GIVE_UP = "A batch that never committed can be given up"
-"""Begins the advice that ends an error about claims. It applies to batches not yet finalized."""
+"""Begins the advice at the end of an error about claims, for batches that are not yet finalized."""
 
 
 def finalized_reason(error: Exception) -> str:
-    """An error about claims in the words for a finalized batch, without the full stop."""
+    """The error's text without the advice and the full stop, for a finalized batch."""
     return str(error).partition(f" {GIVE_UP}")[0].removesuffix(".")
 
 
 def accept_command(context: "Context", name: str, option: str = "") -> str:
-    """The command that settles a name, as it is typed."""
+    """The command that accepts a name, in backticks."""
     return f"`{bare_accept_command(context.name, name, option)}`"
 
 
 def bare_accept_command(pipeline: str, name: str, option: str = "") -> str:
-    """The same, for whoever prints it by itself."""
+    """The command that accepts a name."""
     words = [quoted(name), option]
-    if name.startswith("-"):  # Or it would be taken for an option.
+    if name.startswith("-"):  # semel would parse it as an option.
         words = [option, "--", quoted(name)]
     return " ".join(filter(None, ["semel accept", pipeline, *words]))
 
@@ -590,6 +596,6 @@ def quoted(name: str) -> str:
     if name.isprintable():
         return shlex.quote(name)
     text = name.replace("\\", "\\\\").replace("'", "\\'")
-    # Bytes that are not UTF-8 come as surrogates, whose low byte is the original byte.
+    # A byte that is not UTF-8 is a surrogate; its low byte is the original byte.
     odd = r"[\x00-\x1f\x7f\udc80-\udcff]"
     return "$'" + re.sub(odd, lambda c: f"\\x{ord(c[0]) & 0xFF:02x}", text) + "'"

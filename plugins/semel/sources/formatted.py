@@ -1,4 +1,4 @@
-"""Records in parts of a format: what the declarations of files and of objects have alike."""
+"""The common part of the declarations of files and of objects, whose parts have a format."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,66 +12,66 @@ from semel.sources.spec import CsvOptions, SourceSpec
 
 
 _UNITS = (2013, 11, 23, 17, 48, 59, 123_456), (1, 1, 1, 0, 0, 0, 0)
-"""A time of which no unit is the first one, and the first of each unit."""
+"""A time whose units are all above their minimum, and each unit's minimum."""
 
 
-def reads_time(pattern: str) -> bool:
-    """Whether names that are written with a strptime pattern give their time back, from the year
-    down to some unit: an hour without its month and day would be one of the first of January.
+def parses_time(pattern: str) -> bool:
+    """True if a strptime pattern recovers a time from the year down to some unit. A pattern of an
+    hour without month and day fails: strptime would read it as an hour of the first of January.
     """
-    given, first = _UNITS
-    whole = [datetime(*given[:n], *first[n:]) for n in range(1, len(given) + 1)]
+    example, lowest = _UNITS
+    truncated = [datetime(*example[:n], *lowest[n:]) for n in range(1, len(example) + 1)]
     try:
-        text = whole[-1].strftime(pattern)
-        found = datetime.strptime(text, pattern).replace(tzinfo=None)
-    except (ValueError, re.error):  # strptime makes a regex of it, and says so of "%Y%Y".
+        text = truncated[-1].strftime(pattern)
+        parsed = datetime.strptime(text, pattern).replace(tzinfo=None)
+    except (ValueError, re.error):  # strptime builds a regex, which fails for "%Y%Y".
         return False
-    return "%Y" in pattern and found in whole and found.strftime(pattern) == text
+    return "%Y" in pattern and parsed in truncated and parsed.strftime(pattern) == text
 
 
 class FormattedSourceSpec(SourceSpec):
-    """`pattern_of_time`: what `interval_from` may be, as a person is told who left it out."""
+    """`pattern_of_time`: the form of `interval_from`, for the message if it is missing."""
 
     pattern_of_time: ClassVar[str]
 
-    if TYPE_CHECKING:  # Each kind says in words of its own what they are.
+    if TYPE_CHECKING:  # Each kind documents these in its own words.
         format: str
         interval_from: str | None
 
     @property
     def unit(self) -> str:  # type: ignore[override]
-        """What positions count: of rows, a part has no bytes that are a record."""
+        """`bytes`, or `rows` in formats whose records are not byte ranges."""
         return source_format(self.format).unit
 
     @classmethod
     def unit_of(cls, stored: Mapping[str, Any]) -> str:
-        """As in `SourceSpec`."""
+        """The unit of a stored declaration."""
         return source_format(stored["format"]).unit
 
     @property
-    def beside(self) -> dict[str, str]:
-        """All columns, where a record is a row and has no text."""
+    def unparsed_columns(self) -> dict[str, str]:
+        """All columns, if the format has rows instead of lines."""
         is_rows = source_format(self.format).sealed
         return {name: f"column {name}" for name in self.columns} if is_rows else {}
 
     @property
     def on_refused_or_default(self) -> OnRefused:
-        """What is declared, or what is right for the selection."""
+        """The declared value, or the default for `select`."""
         by_interval = self.select is Select.INTERVAL
         return self.on_refused or (OnRefused.FAIL if by_interval else OnRefused.WARN)
 
-    def selected_by(self) -> str:
-        """What gives a part its time."""
+    def selection_rule(self) -> str:
+        """The declaration's source of a part's time."""
         return f"`{self.interval_from}`"
 
-    def look_back(self) -> str:
-        """As in `SourceSpec`."""
+    def lookback_advice(self) -> str:
+        """Advice for mtime without `lookback`."""
         if self.interval_from != "mtime" or self.lookback:
             return ""
         return (
-            "interval_from is mtime, and no run looks back: a part that is still written, or "
-            "uploaded, when its interval ends is left to a later run, or stays unread. Declare "
-            "source.lookback: as long as that takes"
+            "interval_from is mtime, and lookback is 0: if a writer completes a part after its "
+            "interval ends, a later run reads it, or no run does. Declare source.lookback: the "
+            "longest time that a writer takes"
         )
 
     def explain_delay(self) -> str:
@@ -88,18 +88,18 @@ class FormattedSourceSpec(SourceSpec):
         yield from super()._problems()
         if self.select is Select.INTERVAL and self.interval_from is None:
             yield ("interval_from",), (
-                f'is missing: select: interval needs {self.pattern_of_time} or "mtime"'
+                f'is missing: select: interval requires {self.pattern_of_time} or "mtime"'
             )
         if self.select is Select.ARRIVAL and self.interval_from is not None:
-            yield ("interval_from",), "has no meaning with select: arrival; leave it out"
+            yield ("interval_from",), "does not apply with select: arrival; leave it out"
         form = source_format(self.format)
         for name, text in self.columns.items():
             if why := form.refuses.get(ddl.parse(text).word):
                 yield ("schema", name), f"{text}: {why}"
         if form.unknown and self.unknown is not Unknown.IGNORE:
             yield ("unknown",), (
-                f"{self.unknown} has no meaning with format: {self.format}: {form.unknown}; leave "
+                f"{self.unknown} does not apply to format: {self.format}: {form.unknown}; leave "
                 "it out"
             )
         if self.format != "csv" and self.csv != CsvOptions():
-            yield ("csv",), f"has no meaning with format: {self.format}; leave it out"
+            yield ("csv",), f"does not apply to format: {self.format}; leave it out"

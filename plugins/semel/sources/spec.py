@@ -1,4 +1,4 @@
-"""What the declarations of all sources have, and which kinds of source there are."""
+"""The common part of all source declarations, and the list of kinds."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,8 +31,8 @@ from semel.model.batch import Log
 from semel.sources import ReceiveResult, Source
 
 KINDS = ("files", "kafka", "objects", "pipeline", "queue")
-"""A kind is a folder here: `spec.py` holds its declarations, one for each `type`; `source.opened`
-gives its Source, `audit.opened` its Auditor."""
+"""A kind is a package: `spec.py` has a declaration for each `type`, `source.opened` returns its
+Source, and `audit.opened` its Auditor."""
 
 
 class CsvOptions(Model):
@@ -41,9 +41,9 @@ class CsvOptions(Model):
     delimiter: str = Field(default=",", pattern=r"^[\t -~]$")
     """The one character between two fields."""
     quote: str = Field(default='"', pattern=rf"^([!-~]|{NO_QUOTE})$")
-    """The one character around a field that holds delimiters. none: no character is a quote."""
+    """The one character around a field that contains delimiters. none: fields are never quoted."""
     escape: str | None = Field(default=None, pattern=r"^[!-~]$")
-    """The one character before a quote within quotes, and before itself. null: a quote there is
+    """The one character before a quote within quotes, and before itself. null: quotes there are
     doubled."""
     multiline: bool = Field(default=False, strict=True)
     """Fields may hold newlines. Such a file cannot be split: one task reads it whole."""
@@ -53,11 +53,11 @@ class CsvOptions(Model):
         if self.delimiter == self.quote:
             raise Problems([Problem(("quote",), "is the same character as the delimiter")])
         if self.escape in (self.delimiter, self.quote):
-            why = "is the delimiter or the quote; leave it out where quotes are doubled"
+            why = "is the delimiter or the quote; leave it out if quotes are doubled"
             raise Problems([Problem(("escape",), why)])
         for key in ("escape", "multiline"):
             if self.quote == NO_QUOTE and getattr(self, key):
-                raise Problems([Problem((key,), "has no meaning without quotes; leave it out")])
+                raise Problems([Problem((key,), "does not apply without quotes; leave it out")])
         return self
 
 
@@ -65,24 +65,23 @@ class ColumnRule(Model):
     """How a column may differ from file to file, or from message to message."""
 
     optional: bool = Field(default=False, strict=True)
-    """A file may lack the column, which is null there. JSON and Avro: each key may be missing."""
+    """A file may lack the column, which is then null. In JSON and Avro, keys may be missing."""
     names: tuple[Text, ...] = ()
-    """Other names of the column, next to its own."""
+    """Other names that files use for the column."""
 
 
 class SourceSpec(Model):
-    """What the declarations of all sources have: which columns, and what a run takes.
+    """The common part of all source declarations: the columns, and the selection of a run.
 
-    `unit`: what positions count, and `part`: what each has positions of its own. `complete`: what a
-    part has where it has something to read; `awaited`: what a part waits for that shows a record
-    and has none. `limits`: the keys that bound a batch. `acknowledged`: whether the source is told
-    what is finalized; `begins_anywhere`: whether accepting a refused part may begin at a position
-    that a person names; `way`: the keys that say how one gets there to tell it. `dated`: whether each
-    part has a time of its own. `streams`: whether the records of each part come in about the order
-    of their time, apart from those of other parts. `expires`: what takes away records that were
-    read. `page`: the document of its kind. `own_folder`: whether each pipeline reads a folder of its own within
-    `folder()`. `receives`: whether messages are received into it before a plan. `aside`: keys that
-    say what a plan does, and not what is in a batch.
+    `unit`: the unit of positions, such as bytes. `part`: the word for a source partition, such as
+    file. `complete`: the word for readable content, and `awaited` for content that is not yet
+    readable. `limits`: the keys that bound a batch. `acknowledged`: finalize reports positions to
+    the source. `begins_anywhere`: `semel accept` may start a part at a given position. `way`: the
+    keys of the connection. `dated`: each part has one time. `streams`: the records of a part arrive
+    in about the order of their time. `expires`: the cause of deleted records that a batch has read.
+    `passes_by`: why a plan may skip unclaimed records. `page`: the document of this kind.
+    `own_folder`: each pipeline reads its own folder within `folder()`. `receives`: receive adds
+    messages before a plan. `plan_keys`: keys that affect plans, but not the content of a batch.
     """
 
     unit: ClassVar[str]
@@ -100,29 +99,29 @@ class SourceSpec(Model):
     acknowledged: ClassVar[bool] = False
     begins_anywhere: ClassVar[bool] = True
     way: ClassVar[tuple[str, ...]] = ()
-    aside: ClassVar[tuple[str, ...]] = ("on_refused", "on_empty", "wait_at_most")
+    plan_keys: ClassVar[tuple[str, ...]] = ("on_refused", "on_empty", "wait_at_most")
 
     type: str
     """The kind of source."""
     columns: dict[str, str] = Field(alias="schema", min_length=1)
-    """The columns in their order, each with its type in the words of Spark's DDL."""
+    """The columns in their order, each with its type in Spark's DDL."""
     column_rules: dict[str, ColumnRule] = Field(default={}, alias="columns")
-    """Columns that a file may lack (optional), and other names that files have for one (names)."""
+    """Columns that a file may lack (optional), and other names that files use for them (names)."""
     unknown: Unknown = Unknown.IGNORE
-    """Keys that the schema does not name. ignore: passed over, counted and told. keep: as one json
-    column _semel_rest. quarantine: their record is set aside. Only for JSON and Avro."""
+    """Keys that the schema does not name. ignore: count and report them. keep: store them in a json
+    column _semel_rest. quarantine: make the record a dead letter. Only for JSON and Avro."""
     select: Select = Select.ARRIVAL
-    """arrival: what has arrived and is unclaimed. interval: what the run's data interval holds."""
+    """arrival: a run reads all unclaimed records. interval: only those of its data interval."""
     lookback: Duration = timedelta(0)
-    """An interval's batch also takes what is unclaimed this far before its start."""
+    """A run of an interval also reads unclaimed records from this long before its start."""
     on_refused: OnRefused | None = None
-    """When something of the source is refused. fail: the run fails, so that no run is green and not
-    complete (the default for topics, and for files with select: interval, there for those of its
-    interval or of an unknown time). warn: it takes the others and says so (the default for files
-    with select: arrival)."""
+    """If plan refuses a part of the source. fail: the run fails, so that no green run is incomplete
+    (the default for topics, and for files with select: interval if the file's time lies in the
+    interval or is unknown). warn: the run reads the other parts and logs a warning (the default for
+    files with select: arrival)."""
     on_empty: OnEmpty = OnEmpty.SKIP
-    """When a run finds nothing to take, and never had a batch. skip: it ends well. fail: it fails.
-    wait: it looks again each minute, without a worker in Airflow, and fails after wait_at_most."""
+    """If a run finds no records and has never had a batch. skip: the run succeeds. fail: it fails.
+    wait: it tries again each minute, without a worker in Airflow, and fails after wait_at_most."""
     wait_at_most: Duration = timedelta(hours=12)
     """Only for on_empty: wait."""
     csv: CsvOptions = CsvOptions()
@@ -130,75 +129,75 @@ class SourceSpec(Model):
 
     @classmethod
     def unit_of(cls, stored: Mapping[str, Any]) -> str:  # noqa: ARG003 - most kinds have one unit
-        """What positions count by a stored declaration."""
+        """The unit of a stored declaration."""
         return cls.unit
 
     @property
     def resumes(self) -> bool:
-        """Whether a refused part may be accepted as the same one, which goes on."""
+        """Whether `semel accept --same` may continue a refused part."""
         return False
 
     @property
-    def kept(self) -> timedelta | None:
-        """How long a part stays where it is after all of it is finalized; None: for ever."""
+    def retention(self) -> timedelta | None:
+        """How long a part stays in place after it is fully finalized. Returns None if for ever."""
         return None
 
     @property
     def connections(self) -> tuple[str, ...]:
-        """The names of the Airflow connections that it uses."""
+        """The names of its Airflow connections."""
         return ()
 
     @property
     def counts_bytes(self) -> bool:
-        """Whether positions are bytes, and so tell how much is read."""
+        """Whether positions are bytes."""
         return self.unit == "bytes"
 
-    def amount(self, positions: int) -> str:
-        """So much of it, for a person."""
+    def describe_amount(self, positions: int) -> str:
+        """An amount of positions, for people."""
         return size(positions) if self.counts_bytes else f"{positions:,} {self.unit}"
 
     def receive(self, pipeline: str, until: Any, log: Log) -> ReceiveResult:
-        """Receive messages into the pipeline's spool, where `receives`. `until`: when it ends, as
-        its declaration says; None: on SIGTERM. Errors: as semel.sources.queue.receive.
+        """Receive messages into the pipeline's spool, if `receives`. `until`: the declared bounds;
+        None: until SIGTERM. Raises the errors of semel.sources.queue.receive.
         """
         raise NotImplementedError
 
     def open(self, context: Context) -> Source:
-        """The source, in the driver. ImportError: a package is not installed."""
-        return import_module(f"{self.room()}.source").opened(context)
+        """Create the source, in the driver. Raises ImportError if a package is missing."""
+        return import_module(f"{self.package()}.source").opened(context)
 
     @classmethod
-    def room(cls) -> str:
-        """The folder of its kind, as a package."""
+    def package(cls) -> str:
+        """The package of its kind."""
         return cls.__module__.rpartition(".")[0]
 
     @abstractmethod
     def describe(self) -> str:
-        """What it reads, in Markdown."""
+        """Describe the source, in Markdown."""
 
     @abstractmethod
-    def selected_by(self) -> str:
-        """By what a record belongs to a run's interval, in Markdown."""
+    def selection_rule(self) -> str:
+        """The value that assigns a record to an interval, in Markdown."""
 
-    def bound(self, limits: Limits) -> str:
-        """How much one batch takes at most."""
+    def describe_limit(self, limits: Limits) -> str:
+        """The maximum of one batch, in words."""
         return size(limits.bytes_per_batch_max)
 
     def datasets(self, claimed: Callable[[], Iterable[str]]) -> list[tuple[str, str]]:
-        """Namespaces and names by OpenLineage's rules. `claimed`: the parts that batches read."""
+        """Namespaces and names by OpenLineage's rules. `claimed`: the names of the parts read."""
         return [("file", str(self.folder()))]
 
     @property
-    def drained(self) -> set[str]:
-        """What it takes records out of, so that no other pipeline gets them: a name a way."""
+    def exclusive_inputs(self) -> set[str]:
+        """Names of inputs whose records only one pipeline can get, such as a queue."""
         return set()
 
-    def unmatched(self) -> str:
-        """Why it may show nothing at all, in words; empty: it cannot tell."""
+    def no_match_advice(self) -> str:
+        """A possible reason for an empty listing, in words; empty if unknown."""
         return ""
 
-    def look_back(self) -> str:
-        """Why `lookback` should be declared, in words; empty: nothing speaks for it."""
+    def lookback_advice(self) -> str:
+        """The reason to declare `lookback`, in words; empty if it is not needed."""
         return ""
 
     def explain_delay(self) -> str:
@@ -206,66 +205,64 @@ class SourceSpec(Model):
         return ""
 
     def place(self) -> Location | None:
-        """The folder or prefix that it reads. None: it reads neither. TerminalError: as `folder`."""
+        """Its folder or prefix. Returns None without one. Raises TerminalError like `folder`."""
         return Location.of(self.folder())
 
     @abstractmethod
-    def reads(self, place: Location) -> bool:
-        """Whether what a sink of any kind writes to a place is read by it, as far as names tell."""
+    def reads_from(self, place: Location) -> bool:
+        """Whether, by its name, the output of a sink at a location is input of this source."""
 
     @property
-    def beside(self) -> dict[str, str]:
-        """The columns that are not of a record's text, each with what fills it."""
+    def unparsed_columns(self) -> dict[str, str]:
+        """The columns that are not parsed from a record's text, each with its origin."""
         return {}
 
     @property
-    def typed(self) -> bool:
-        """Whether values have types of their own, by a schema that they name."""
+    def has_typed_values(self) -> bool:
+        """Whether values carry their own schema, as Avro does."""
         return False
 
     @property
     def upstream(self) -> str | None:
-        """The pipeline whose output it reads by name."""
+        """The name of the pipeline whose output it reads."""
         return None
 
     def id_problems(
         self, record_id: tuple[str, ...], bucket_by: str | None  # noqa: ARG002
     ) -> Iterator[tuple[tuple[str, ...], str]]:
-        """What is wrong with a pipeline's keys, as to how records are told apart. `bucket_by`: the
-        record_time of scope: bucket.
+        """Problems of a pipeline's record_id with this source. `bucket_by`: the record_time of
+        scope: bucket.
         """
         return iter(())
 
     def folder(self) -> Path | None:
-        """The absolute folder that it reads, symlinks resolved; None where it is no folder.
+        """The absolute input folder, symlinks resolved. Returns None without a folder.
 
-        TerminalError: it lies outside the data roots.
+        Raises TerminalError if it lies outside the data roots.
         """
         return None
 
-    def misplaced(self) -> str | None:
-        """What is wrong with its folder as it is on this machine."""
+    def folder_problem(self) -> str | None:
+        """The problem with its folder on this machine. Returns None if it is usable."""
         return None
 
     @property
     def naming(self) -> Naming:
-        """The names that files have for its columns."""
+        """The names that files use for its columns."""
         rules = self.column_rules.items()
         return Naming(
             optional=frozenset(name for name, rule in rules if rule.optional),
             others={name: rule.names for name, rule in rules if rule.names},
         )
 
-    def _why_not_ruled(self, column: str) -> str | None:  # noqa: ARG002 - each column of a file
-        """Why `columns` can say nothing of a column."""
+    def _rule_problem(self, column: str) -> str | None:  # noqa: ARG002 - each column of a file
+        """Why `columns` cannot have a rule for this column. Returns None if it can."""
         return None
 
     @field_validator("column_rules")
     @classmethod
-    def _rules(cls, rules: dict[str, ColumnRule]) -> dict[str, ColumnRule]:
-        """The same, without the column's own name and without rules that change nothing: the digest
-        does not depend on these.
-        """
+    def _normal_rules(cls, rules: dict[str, ColumnRule]) -> dict[str, ColumnRule]:
+        """Drop the column's own name and rules without effect, so that the digest ignores them."""
         plain = {
             column: rule.model_copy(update={"names": tuple(n for n in rule.names if n != column)})
             for column, rule in rules.items()
@@ -274,16 +271,16 @@ class SourceSpec(Model):
 
     @field_validator("columns")
     @classmethod
-    def _types(cls, columns: dict[str, str]) -> dict[str, str]:
-        problems, types, seen = [], {}, set()
+    def _normal_types(cls, columns: dict[str, str]) -> dict[str, str]:
+        problems, types, lower_names = [], {}, set()
         for name, text in columns.items():
             if not name.strip() or not name.isprintable() or "`" in name:
                 problems.append(Problem((name,), "is not a column name: use printable characters"))
             if name.lower().startswith(RESERVED_PREFIX):
-                problems.append(Problem((name,), "names of this beginning are kept for semel"))
-            if name.lower() in seen:
-                problems.append(Problem((name,), "is there twice (upper and lower case are alike)"))
-            seen.add(name.lower())
+                problems.append(Problem((name,), "semel reserves names with this prefix"))
+            if name.lower() in lower_names:
+                problems.append(Problem((name,), "appears twice (case is ignored)"))
+            lower_names.add(name.lower())
             try:
                 types[name] = str(ddl.parse(text))
             except ValueError as error:
@@ -299,19 +296,20 @@ class SourceSpec(Model):
         return self
 
     def _problems(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """What is wrong between keys that are right by themselves."""
+        """Problems between keys that are valid by themselves."""
         if self.select is Select.ARRIVAL and self.lookback:
-            yield ("lookback",), "has no meaning with select: arrival; leave it out"
+            yield ("lookback",), "does not apply with select: arrival; leave it out"
         for name, text in self.columns.items():
             word = ddl.parse(text).word
             if word in ("json", "map") and any(char in '\\"' for char in name):
-                yield ("schema", name), f"a {word} column's name holds no quote and no backslash"
+                yield ("schema", name), f"a {word} column's name allows no quotes or backslashes"
         claimed = dict.fromkeys(self.columns, "a column")
         for column, rule in self.column_rules.items():
             if column not in self.columns:
-                yield ("columns", column), f"is not a column; the schema has {', '.join(self.columns)}"
+                listed = ", ".join(self.columns)
+                yield ("columns", column), f"is not a column; the schema has {listed}"
                 continue
-            if why := self._why_not_ruled(column):
+            if why := self._rule_problem(column):
                 yield ("columns", column), f"{why}; leave it out"
             word = ddl.parse(self.columns[column]).word
             for at, name in enumerate(rule.names):
@@ -319,20 +317,20 @@ class SourceSpec(Model):
                 if name in claimed:
                     yield place, f"{name!r} is {claimed[name]} already"
                 elif name.lower().startswith(RESERVED_PREFIX):
-                    yield place, "names of this beginning are kept for semel"
+                    yield place, "semel reserves names with this prefix"
                 elif word in ("json", "map") and any(char in '\\"' for char in name):
-                    yield place, f"a {word} column's name holds no quote and no backslash"
+                    yield place, f"a {word} column's name allows no quotes or backslashes"
                 claimed[name] = f"a name of {column!r}"
 
 
 def declarations() -> tuple[type[SourceSpec], ...]:
-    """The declarations of all kinds. No Arrow and no client library is imported for them."""
+    """The declarations of all kinds. Imports neither Arrow nor client libraries."""
     kinds = (import_module(f"semel.sources.{kind}.spec").DECLARED for kind in KINDS)
     return tuple(declared for some in kinds for declared in some)
 
 
 def declaration(named: str) -> type[SourceSpec]:
-    """The one of a `type`, as a stored batch names it."""
+    """The declaration of a `type`, as in a stored batch."""
     return next(
         declared
         for declared in declarations()

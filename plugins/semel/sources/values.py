@@ -1,7 +1,6 @@
-"""The values of messages become blocks of records, and so do the columns beside them.
+"""Turns the values of messages, and their metadata columns, into blocks of records.
 
-A value is judged as a line of a file is, by the same parsers, so that a record has the same verdict
-wherever it comes from.
+The parsers of files validate the values, so that a record gets the same verdict in each source.
 """
 
 from collections.abc import Mapping
@@ -16,15 +15,15 @@ from semel import limits
 from semel.declare.context import Context
 from semel.formats import declared as formats
 from semel.formats.columns import convert
-from semel.formats.exact import taken
+from semel.formats.exact import cast_exactly
 from semel.formats.lines import Fault, Parser, RecordLines
 from semel.formats.records import OFFSET, Block, Judge, too_long, with_offset
-from semel.formats.selection import NONE
+from semel.formats.selection import NO_OFFSETS
 from semel.model.batch import Ignored
 from semel.model.reasons import Reason
 from semel.sources.messages import MessagesSpec
 
-_NOTHING: Fault = (Reason.malformed, "expected a record, found a message whose value is empty")
+_EMPTY: Fault = (Reason.malformed, "expected a record, found a message whose value is empty")
 _BREAK: Fault = (Reason.malformed, "expected one record, found a line break in the middle")
 
 
@@ -35,7 +34,7 @@ class Values:
         self._source: MessagesSpec = context.declared
         schema = context.arrow_schema()
         self._schema = with_offset(schema)
-        beside = set(self._source.beside)
+        beside = set(self._source.unparsed_columns)
         self._values = pa.schema([field for field in schema if field.name not in beside])
         self._judge: Judge | None = None
         self._parser: Parser | None = None
@@ -58,20 +57,20 @@ class Values:
         text: RecordLines | None = None,
         unread: Mapping[int, Fault] = {},
         tombstones: int = 0,
-        left_out: np.ndarray = NONE,
+        left_out: np.ndarray = NO_OFFSETS,
     ) -> Block:
         """The records of some messages, in the order of their offsets.
 
-        `lines`: their values, each with one line break behind it; `null` marks those that have
-        none, each a row of nothing. `text`: what is judged in their place; those that are `unread`
-        have no text. `beside`: the columns that are not of the value, as they come: bytes, or what
-        their type is cast from. The rest is as in Block.
+        `lines`: their values, each followed by one line break. `null` marks missing values, which
+        become rows of nulls. `text`: the lines to parse instead; it is empty for `unread` ones.
+        `beside`: the metadata columns, as bytes or in a type that casts to the declared one. Block
+        documents the others.
         """
         null = np.zeros(len(lines), bool) if null is None else null
-        table, faults, ignored = self._judged(lines if text is None else text, null)
+        table, faults, ignored = self._judge_values(lines if text is None else text, null)
         faults |= unread
         rows = np.searchsorted(lines.offsets, table.column(OFFSET).to_numpy())
-        table, bad = self._completed(table, beside, rows)
+        table, bad = self._add_unparsed(table, beside, rows)
         block = Block(
             table=table,
             faults=faults,
@@ -85,42 +84,42 @@ class Values:
             block = block.without(lines.offsets[places], [bad[at] for at in places])
         return block
 
-    def _judged(
+    def _judge_values(
         self, lines: RecordLines, null: np.ndarray
     ) -> tuple[pa.Table, dict[int, Fault], Ignored]:
-        """The columns of the values and OFFSET; a null is a row of nothing."""
+        """The columns of the values and OFFSET; a missing value is a row of nulls."""
         if self._judge is None:
             long = np.flatnonzero(lines.lengths > limits.RECORD_BYTES_MAX)
             faults = dict.fromkeys(long.tolist(), too_long())
             good = np.ones(len(lines), bool)
             good[long] = False
-            kept = np.flatnonzero(good)
-            values = [None if null[at] else lines.raw(at) for at in kept.tolist()]
-            columns = [pa.array(values, pa.binary()), pa.array(lines.offsets[kept])]
+            valid = np.flatnonzero(good)
+            values = [None if null[at] else lines.raw(at) for at in valid.tolist()]
+            columns = [pa.array(values, pa.binary()), pa.array(lines.offsets[valid])]
             return pa.table(columns, schema=with_offset(self._values)), faults, Ignored()
-        # Nothing in a value, or a line break in it, is seen here: a parser is given lines.
-        faults = dict.fromkeys(np.flatnonzero((lines.lengths == 0) & ~null).tolist(), _NOTHING)
-        lines, broken = self._without_breaks(lines)
+        # A parser reads lines: empty values and line breaks within values are faults found here.
+        faults = dict.fromkeys(np.flatnonzero((lines.lengths == 0) & ~null).tolist(), _EMPTY)
+        lines, broken = self._replace_breaks(lines)
         faults |= broken
         judged = lines.lengths > 0
         judged[list(broken)] = False
         places = np.flatnonzero(judged)
-        whole = len(places) == len(lines)
-        taken = lines if whole else lines.take(judged)
-        table, found = self._judge.judge(taken if whole else _packed(taken))
-        if table.num_rows + len(found) < len(taken):
-            there = np.isin(taken.offsets, table.column(OFFSET).to_numpy())
-            there[list(found)] = True
-            found |= dict.fromkeys(np.flatnonzero(~there).tolist(), _NOTHING)
-        ignored = self._parser.ignored(taken.without(found))
-        faults |= {int(places[at]): fault for at, fault in found.items()}
+        select_all = len(places) == len(lines)
+        parsed = lines if select_all else lines.take(judged)
+        table, line_faults = self._judge.judge(parsed if select_all else _pack(parsed))
+        if table.num_rows + len(line_faults) < len(parsed):
+            decided = np.isin(parsed.offsets, table.column(OFFSET).to_numpy())
+            decided[list(line_faults)] = True
+            line_faults |= dict.fromkeys(np.flatnonzero(~decided).tolist(), _EMPTY)
+        ignored = self._parser.ignored(parsed.without(line_faults))
+        faults |= {int(places[at]): fault for at, fault in line_faults.items()}
         if null.any():
-            table = _with_nothing(table, lines.offsets[null])
+            table = _insert_nulls(table, lines.offsets[null])
         return table, faults, ignored
 
-    def _without_breaks(self, lines: RecordLines) -> tuple[RecordLines, dict[int, Fault]]:
-        """The same with line breaks of JSON as spaces, and the values that cannot have them."""
-        # Behind each value is one line break that is not of it.
+    def _replace_breaks(self, lines: RecordLines) -> tuple[RecordLines, dict[int, Fault]]:
+        """Replace line breaks within JSON by spaces; and faults of others with line breaks."""
+        # One line break after each value separates it from the next.
         if lines.data.count(b"\n") == len(lines) and b"\r" not in lines.data:
             return lines, {}
         codes = np.frombuffer(lines.data, np.uint8)
@@ -139,37 +138,37 @@ class Values:
                 data[lines.starts[at] : lines.ends[at]] = plain
         return replace(lines, data=data), faults
 
-    def _completed(
+    def _add_unparsed(
         self, table: pa.Table, beside: Mapping[str, pa.Array], rows: np.ndarray
     ) -> tuple[pa.Table, dict[int, Fault]]:
-        """The table with all columns in declared order, and faults of values that do not fit."""
+        """Add the metadata columns, in declared order; and faults of values that do not fit."""
         if not beside:
             return table, {}
-        whole = len(rows) == (len(next(iter(beside.values()))))
-        made, bad = {}, {}
+        select_all = len(rows) == (len(next(iter(beside.values()))))
+        converted, bad = {}, {}
         for name, column in beside.items():
-            found = column if whole else column.take(pa.array(rows))
+            values = column if select_all else column.take(pa.array(rows))
             kind = self._schema.field(name).type
             if pa.types.is_string(kind):
-                found, unfit = _text(found)
+                values, unfit = _decode_text(values)
                 bad |= {
                     int(rows[at]): (Reason.encoding, f"{name}: expected text in UTF-8 without NUL")
                     for at in unfit
                 }
             elif pa.types.is_timestamp(kind):
                 field = self._schema.field(name)
-                found, unfit = convert(pa.chunked_array([taken(found, kind)]), field)
+                values, unfit = convert(pa.chunked_array([cast_exactly(values, kind)]), field)
                 bad |= {int(rows[at]): (Reason.type_mismatch, why) for at, why in unfit}
-            made[name] = found.cast(kind)
+            converted[name] = values.cast(kind)
         columns = [
-            made[field.name] if field.name in made else table.column(field.name)
+            converted[field.name] if field.name in converted else table.column(field.name)
             for field in self._schema
         ]
         return pa.Table.from_arrays(columns, schema=self._schema), bad
 
 
-def lines_of(values: list[bytes], offsets: np.ndarray) -> RecordLines:
-    """Values, each with one line break behind it."""
+def record_lines(values: list[bytes], offsets: np.ndarray) -> RecordLines:
+    """Values as lines, each followed by one line break."""
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     ends = np.cumsum(lengths + 1) - 1
     data = b"\n".join([*values, b""])
@@ -178,8 +177,8 @@ def lines_of(values: list[bytes], offsets: np.ndarray) -> RecordLines:
     )
 
 
-def lines_in(values: pa.Array, offsets: np.ndarray) -> RecordLines:
-    """The same of a column of values, none of them null, without a copy of each."""
+def record_lines_of_column(values: pa.Array, offsets: np.ndarray) -> RecordLines:
+    """A column of values without nulls as lines, without a copy of each value."""
     joined = pc.binary_join_element_wise(values, b"", b"\n")
     _, bounds, data = joined.buffers()
     bounds = np.frombuffer(bounds, np.int32, len(joined) + 1, 4 * joined.offset).astype(np.int64)
@@ -190,12 +189,12 @@ def lines_in(values: pa.Array, offsets: np.ndarray) -> RecordLines:
     )  # fmt: skip
 
 
-def _packed(lines: RecordLines) -> RecordLines:
-    return lines.packed() if len(lines) else lines
+def _pack(lines: RecordLines) -> RecordLines:
+    return lines.pack() if len(lines) else lines
 
 
 def _is_json(raw: bytes) -> bool:
-    """Whether it is JSON as the standard has it: no line break within a string."""
+    """Whether it is standard JSON, which forbids line breaks within strings."""
     try:
         msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
@@ -203,28 +202,28 @@ def _is_json(raw: bytes) -> bool:
     return True
 
 
-def _with_nothing(table: pa.Table, offsets: np.ndarray) -> pa.Table:
-    """The table with a row of nothing at each of some offsets, in order."""
-    there = table.column(OFFSET).to_numpy()
-    both = np.concatenate((there, offsets))
+def _insert_nulls(table: pa.Table, offsets: np.ndarray) -> pa.Table:
+    """Insert a row of nulls at each of these offsets, in order."""
+    present = table.column(OFFSET).to_numpy()
+    both = np.concatenate((present, offsets))
     order = np.argsort(both, kind="stable")
-    taken = pa.array(order, mask=order >= len(there))
+    indices = pa.array(order, mask=order >= len(present))
     columns = [
-        pa.array(both[order]) if name == OFFSET else table.column(name).take(taken)
+        pa.array(both[order]) if name == OFFSET else table.column(name).take(indices)
         for name in table.column_names
     ]
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
-def _text(column: pa.Array) -> tuple[pa.Array, list[int]]:
-    """Bytes as text, and the rows that are none, which are null in it."""
+def _decode_text(column: pa.Array) -> tuple[pa.Array, list[int]]:
+    """Bytes as text, and the indices of invalid values, which become null."""
     try:
         text, bad = column.cast(pa.string()), []
     except pa.ArrowInvalid:
         bad = [at for at, raw in enumerate(column.to_pylist()) if not _is_text(raw)]
-        left = np.ones(len(column), bool)
-        left[bad] = False
-        text = pc.if_else(pa.array(left), column, pa.scalar(None, column.type)).cast(pa.string())
+        valid = np.ones(len(column), bool)
+        valid[bad] = False
+        text = pc.if_else(pa.array(valid), column, pa.scalar(None, column.type)).cast(pa.string())
     nul = pc.fill_null(pc.match_substring(text, "\0"), False)
     return text, [*bad, *np.flatnonzero(nul.to_numpy(zero_copy_only=False)).tolist()]
 

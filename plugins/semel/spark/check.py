@@ -1,8 +1,8 @@
-"""check: whether ledger, Spark, its executors and the folders are as semel needs them.
+"""check: test whether the ledger, Spark, its executors and the folders fit semel's needs.
 
-How it works: the driver takes a lock in the ledger, writes a file beside each sink and looks at
-each source; a Spark job of more tasks than there are slots looks for all of it, from each executor,
-and writes files that the driver then gives second names (semel.spark.probe). Nothing of it stays.
+How it works: the driver takes a lock in the ledger, writes a file next to each sink and queries
+each source. A Spark job with more tasks than slots then looks for all of this from each executor,
+and writes files to which the driver makes hard links (semel.spark.probe). Check removes everything.
 """
 
 import os
@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import spark_partition_id
 
 from semel import __version__, settings
-from semel.archive import layout, owned
+from semel.archive import layout, ownership
 from semel.errors import AGAIN, ANEW, SemelError, TerminalError, UnavailableError
 from semel.ledger import Ledger, row
 from semel.ledger.migrate import revisions
@@ -32,23 +32,23 @@ from semel.pipeline.spec import Spec
 from semel.sinks import RemoteSink
 from semel.sources import ExecutorCheck
 from semel.spark import probe
-from semel.spark.engine import JOB_FAILURES, translated
+from semel.spark.engine import JOB_FAILURES, translate_error
 from semel.spark.session import open_engine
 from semel.spark.settings import SETTINGS
 from semel.stage.job import columns_of
 from semel.storage import check_links, check_links_of
 
 CHECK_TASK_SECONDS = 0.5
-"""A task of `semel check` takes this long at least, so that the next ones go to other executors."""
+"""Minimum duration of a task of `semel check`, so that further tasks go to other executors."""
 
 CHECK_SLOTS_MAX = 4_096
-"""Tasks at once that `semel check` looks for."""
+"""Maximum Spark slots that `semel check` counts."""
 
 CLOCKS_APART_SECONDS_MAX = 1.0
-"""How far clocks may be from the ledger's: record times and files' times are held against it."""
+"""Maximum difference to the ledger's clock, which semel compares with records' and files' times."""
 
 POSTGRES_VERSION_MIN = 14
-"""The oldest PostgreSQL that a ledger may be on."""
+"""The oldest PostgreSQL version for a ledger."""
 
 _REMEDIES = {
     "semel": f"install semel {__version__} into the Python that PYSPARK_PYTHON names there",
@@ -58,16 +58,16 @@ _REMEDIES = {
     "it: one user for driver and executors, or a common group and umask 002",
     "links": "run executors and driver as one user, or give both a common group and the executors "
     "umask 002",
-    "zones": "install one version of the tz database on all machines: the system's package tzdata, "
-    "or where it has none Python's",
-    "cache": f"name a folder of that user's in {settings.CACHE_VARIABLE} there",
+    "zones": "install one version of the tz database on all machines: the system's package tzdata "
+    "or, on a system without it, Python's",
+    "cache": f"set {settings.CACHE_VARIABLE} there to a folder that only this user can write to",
     "clocks": "set the clocks of these machines by NTP (chrony, systemd-timesyncd)",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """One thing that was looked at. `remedy`: what to do, empty when it is right."""
+    """The result of one check. `remedy`: the operator's next action; empty if nothing is wrong."""
 
     name: str
     detail: str
@@ -79,8 +79,8 @@ class CheckResult:
 
 
 @dataclass(kw_only=True)
-class Checked:
-    """All that was looked at, and what each task answered."""
+class CheckReport:
+    """The results of all checks, and the probe of each task."""
 
     checks: list[CheckResult] = field(default_factory=list)
     answers: list[probe.ProbeResult] = field(default_factory=list)
@@ -93,47 +93,47 @@ class Checked:
         self.checks.append(CheckResult(name=name, detail=detail, remedy=remedy))
 
 
-def check(specs: list[Spec], spark: str | None, log: Log) -> Checked:
-    """Look at everything for these pipelines. `spark`: a master or a Connect server's address.
+def check(specs: list[Spec], spark: str | None, log: Log) -> CheckReport:
+    """Check everything for these pipelines. Faults are results, not errors.
 
-    None: the one that is declared. What is wrong is an answer, and no error.
+    `spark`: a master or a Connect server's address; None for the configured one.
     """
-    found = Checked()
+    report = CheckReport()
     with ExitStack() as stack:
         log("the ledger")
-        ahead, key = _ledger(found, stack)
+        ahead, key = _ledger(report, stack)
         log("the folders")
-        folders = _folders(found, stack, specs)
-        looks = _sources(found, specs, log)
+        folders = _folders(report, stack, specs)
+        checks = _sources(report, specs, log)
         needed = not specs or any(not spec.by_position for spec in specs)
-        _sinks(found, [s for s in specs if not s.sink.in_folder], log)
-        asked = probe.Asked(
+        _sinks(report, [s for s in specs if not s.sink.in_folder], log)
+        request = probe.ProbeRequest(
             key=key if needed else None,
             token=secrets.token_hex(16),
             folders=tuple(map(str, folders)),
-            looks=tuple((look.part, look.module, look.values) for look in looks),
+            calls=tuple((check.part, check.module, check.values) for check in checks),
             seconds=CHECK_TASK_SECONDS,
         )
         for folder in folders:
-            (folder / "driver").write_text(asked.token, encoding="utf-8")
+            (folder / "driver").write_text(request.token, encoding="utf-8")
         log("Spark")
         began = time.time()
-        if _spark(found, spark, asked, log):
-            _executors(found, asked, looks, needed=needed)
-            _links(found, folders)
-            _clocks(found, ahead, began, time.time())
-    return found
+        if _spark(report, spark, request, log):
+            _executors(report, request, checks, needed=needed)
+            _links(report, folders)
+            _clocks(report, ahead, began, time.time())
+    return report
 
 
-def _ledger(found: Checked, stack: ExitStack) -> tuple[float | None, int | None]:
-    """How much the driver's clock is surely ahead of the ledger's (seconds), and the lock that is
-    held; None of both when it is not reached.
+def _ledger(report: CheckReport, stack: ExitStack) -> tuple[float | None, int | None]:
+    """Check the ledger. Returns how far the driver's clock is at least ahead of the ledger's
+    (seconds), and the key of its lock; (None, None) if the ledger does not answer.
     """
     try:
         ledger = stack.enter_context(Ledger())
         connection = stack.enter_context(ledger.transaction())
     except (SemelError, sa.exc.ArgumentError) as error:
-        found.add(
+        report.add(
             "ledger", str(error),
             f"start that PostgreSQL, or name another in {settings.LEDGER_VARIABLE}; "
             "`semel up` starts a local one",
@@ -141,90 +141,90 @@ def _ledger(found: Checked, stack: ExitStack) -> tuple[float | None, int | None]
         return None, None
     row(connection, "check", "wait")
     server = row(connection, "check", "server")
-    shown = f"{ledger}, PostgreSQL {server['version']}"
+    version = f"{ledger}, PostgreSQL {server['version']}"
     if server["standby"]:
-        found.add("ledger", f"{shown}: a standby", "name its primary, or promote it")
+        report.add("ledger", f"{version}: a standby", "name its primary, or promote it")
     elif server["version_num"] < POSTGRES_VERSION_MIN * 10_000:
-        found.add("ledger", shown, f"take PostgreSQL {POSTGRES_VERSION_MIN} or newer")
+        report.add("ledger", version, f"upgrade to PostgreSQL {POSTGRES_VERSION_MIN} or newer")
     else:
-        found.add("ledger", shown)
-    _schema(found, ledger)
+        report.add("ledger", version)
+    _schema(report, ledger)
     key = secrets.randbits(62)
     row(connection, "check", "hold", key=key)
-    before = time.time()
-    seen = row(connection, "check", "look", key=key)
-    return probe.surely_ahead(before, float(seen["now_seconds"]), time.time()), key
+    sent = time.time()
+    answer = row(connection, "check", "look", key=key)
+    return probe.seconds_ahead(sent, float(answer["now_seconds"]), time.time()), key
 
 
-def _schema(found: Checked, ledger: Ledger) -> None:
-    is_at, known = revisions(ledger)
-    detail = f"at revision {is_at or 'none'}, semel {__version__} needs {known[0]}"
-    remedy = "" if is_at == known[0] else "semel migrate"
-    if is_at and is_at not in known:
-        remedy = "install the version of semel that made it, or a newer one"
-    found.add("schema", detail, remedy)
+def _schema(report: CheckReport, ledger: Ledger) -> None:
+    is_at, supported = revisions(ledger)
+    detail = f"at revision {is_at or 'none'}, semel {__version__} needs {supported[0]}"
+    remedy = "" if is_at == supported[0] else "semel migrate"
+    if is_at and is_at not in supported:
+        remedy = "install the version of semel that migrated it, or a newer one"
+    report.add("schema", detail, remedy)
 
 
-def _folders(found: Checked, stack: ExitStack, specs: list[Spec]) -> list[Path]:
-    """A folder of the check's own for each sink, gone after it; where files are linked, links."""
-    user, made = os.geteuid(), []
-    wanted = {spec.sink_path() or layout.of(spec) for spec in specs} or set(settings.data_roots())
-    for base in sorted({_there(path) for path in wanted}):
+def _folders(report: CheckReport, stack: ExitStack, specs: list[Spec]) -> list[Path]:
+    """Create a temporary folder for each sink, test hard links in it, and return the folders."""
+    user, folders = os.geteuid(), []
+    wanted = {spec.sink_path() or layout.archive_folder(spec) for spec in specs} or set(settings.data_roots())
+    for base in sorted({_existing_folder(path) for path in wanted}):
         if not base.is_dir():
-            found.add("sink", f"{base} is not there", "make or mount it")
+            report.add("sink", f"the folder {base} does not exist", "create or mount it")
             continue
         try:
-            folder = stack.enter_context(_own_folder(base))
+            folder = stack.enter_context(_check_folder(base))
             check_links(folder, folder / "links")
-            made.append(folder)
-            found.add("sink", f"user {user} writes and links below {base}")
+            folders.append(folder)
+            report.add("sink", f"user {user} writes and links below {base}")
         except (OSError, TerminalError) as error:
-            found.add(
+            report.add(
                 "sink", f"user {user}, below {base}: {error}",
                 "let that user write to it, on a file system of this machine that has hard links",
             )  # fmt: skip
-    return made
+    return folders
 
 
-def _sources(found: Checked, specs: list[Spec], log: Log) -> list[ExecutorCheck]:
-    """What executors are to look at of the sources that the driver can read."""
-    looks = []
+def _sources(report: CheckReport, specs: list[Spec], log: Log) -> list[ExecutorCheck]:
+    """Check the sources from the driver. Returns the checks of readable ones for executors."""
+    checks = []
     for spec in specs:
         log(f"the source of {spec.name}")
         try:
             source = open_source(spec)
-            told, look = source.probe()
-            found.add("source", told)
-            looks += [look] if look else []
-            if service := source.service(spec.dedup.horizon):
-                found.add("source", f"{spec.name}: {service}")
+            detail, executor_check = source.probe()
+            report.add("source", detail)
+            checks += [executor_check] if executor_check else []
+            if service := source.check_service(spec.dedup.horizon):
+                report.add("source", f"{spec.name}: {service}")
         except SemelError as error:
-            found.add("source", f"{spec.name}: {error}", _remedy(error, spec.source.page))
-    return looks
+            report.add("source", f"{spec.name}: {error}", _remedy(error, spec.source.page))
+    return checks
 
 
-def _sinks(found: Checked, specs: list[Spec], log: Log) -> None:
-    """The tables and topics that rows go to: the driver alone writes there."""
+def _sinks(report: CheckReport, specs: list[Spec], log: Log) -> None:
+    """Check tables and topics from the driver, which alone writes to them."""
     for spec in specs:
         log(f"the sink of {spec.name}")
         try:
             sink: RemoteSink = open_sink(spec)
-            told = sink.describe(None if spec.transforms else columns_of(spec))
-            owned.check_markers(spec, sink)
+            detail = sink.describe(None if spec.transforms else columns_of(spec))
+            ownership.check_markers(spec, sink)
         except SemelError as error:
-            found.add("sink", f"{spec.name}: {error}", _remedy(error, spec.sink.type))
+            report.add("sink", f"{spec.name}: {error}", _remedy(error, spec.sink.type))
         else:
-            found.add("sink", f"{spec.name}: {told}")
+            report.add("sink", f"{spec.name}: {detail}")
 
 
 def _remedy(error: SemelError, page: str) -> str:
-    """What to do about a source or a sink. `page`: the document of its kind."""
-    again = f"do that, and run this again; docs/{page}.md has what is needed"
+    """The operator's next action after a source's or sink's error. `page`: the kind's document."""
+    again = f"do that, then run this again; docs/{page}.md lists the requirements"
     return again if error.next in ("", AGAIN, ANEW) else error.next
 
 
-def _there(path: Path) -> Path:
-    """The folder, or the first one above it that is there, up to its data root."""
+def _existing_folder(path: Path) -> Path:
+    """The folder, or its nearest parent that exists, up to its data root."""
     root = next(root for root in settings.data_roots() if path.is_relative_to(root))
     while path != root and not path.is_dir():
         path = path.parent
@@ -232,7 +232,7 @@ def _there(path: Path) -> Path:
 
 
 @contextmanager
-def _own_folder(base: Path) -> Iterator[Path]:
+def _check_folder(base: Path) -> Iterator[Path]:
     folder = base / f".semel-check-{secrets.token_hex(8)}"
     (folder / "links").mkdir(parents=True)
     try:
@@ -241,116 +241,120 @@ def _own_folder(base: Path) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def _spark(found: Checked, spark: str | None, asked: probe.Asked, log: Log) -> bool:
-    """Run the tasks. Whether they answered."""
+def _spark(
+    report: CheckReport, spark: str | None, request: probe.ProbeRequest, log: Log
+) -> bool:
+    """Run the probes. Returns True if they answered."""
     try:
         with open_engine(spark or settings.spark_remote(), log) as engine:
             session = engine.session
-            found.add("Spark", f"version {session.version} answers, and has the settings")
-            found.answers += _asked(session, asked)
+            report.add("Spark", f"version {session.version} answers, and has the settings")
+            report.answers += _probe_executors(session, request)
     except JOB_FAILURES as error:
-        found.add("executors", str(translated(error)), _job_remedy(str(error)))
+        report.add("executors", str(translate_error(error)), _job_remedy(str(error)))
     except UnavailableError as error:
-        found.add(
+        report.add(
             "Spark", str(error),
             f"start it, or name another in {settings.SPARK_VARIABLE} or with --spark; `semel up` "
             "starts a local one",
         )  # fmt: skip
     except TerminalError as error:
         conf = " ".join(f"--conf {name}={value}" for name, value in SETTINGS.items())
-        found.add("Spark", str(error), f"start it with {conf}")
-    return bool(found.answers)
+        report.add("Spark", str(error), f"start it with {conf}")
+    return bool(report.answers)
 
 
-def _asked(session: SparkSession, asked: probe.Asked) -> list[probe.ProbeResult]:
-    """Let more tasks look than there are slots, so that some come to each executor."""
+def _probe_executors(session: SparkSession, request: probe.ProbeRequest) -> list[probe.ProbeResult]:
+    """Run more tasks than slots, so that each executor gets some."""
     cloudpickle.register_pickle_by_value(probe)
-    for _ in range(2):  # The first job may run before all executors have come.
+    for _ in range(2):  # The first job may run before all executors have registered.
         numbers = session.range(CHECK_SLOTS_MAX).select(spark_partition_id()).collect()
         tasks = 2 * len({number for (number,) in numbers})
-    rows = session.range(0, tasks, 1, tasks).mapInArrow(probe.probe(asked), probe.ANSWER).collect()
+    numbers = session.range(0, tasks, 1, tasks)
+    rows = numbers.mapInArrow(probe.probe(request), probe.ANSWER).collect()
     return [probe.ProbeResult.of(each["answer"]) for each in rows]
 
 
 def _job_remedy(text: str) -> str:
-    """What is to be done when no task could begin."""
+    """The operator's next action if tasks could not begin."""
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     if "PYTHON_VERSION_MISMATCH" in text:
-        return f"let PYSPARK_PYTHON name a Python {python} on each executor"
+        return f"set PYSPARK_PYTHON to a Python {python} on each executor"
     if "Cannot run program" in text:
-        return "let PYSPARK_PYTHON name a Python that is there on each executor"
+        return "set PYSPARK_PYTHON to a Python that exists on each executor"
     if "semel.spark.daemon" in text or "No module named" in text:
         return _REMEDIES["semel"]
-    return "see Spark's own log of that executor, then run this again"
+    return "read Spark's own log of that executor, then run this again"
 
 
 def _executors(
-    found: Checked, asked: probe.Asked, looks: list[ExecutorCheck], *, needed: bool
+    report: CheckReport, request: probe.ProbeRequest, checks: list[ExecutorCheck], *, needed: bool
 ) -> None:
-    """What is wrong with each part, and where."""
-    hosts = sorted({answer.host for answer in found.answers})
-    pythons = sorted({answer.python for answer in found.answers})
-    processes = len({(answer.host, answer.process) for answer in found.answers})
-    found.add("executors", f"{processes} on {', '.join(hosts)}; Python {', '.join(pythons)}")
-    ledger = "the driver's" if asked.key is not None else "not asked"
-    folders = f"{len(asked.folders)} folders, written and read both ways"
+    """Report each part's faults, with the hosts that have them."""
+    hosts = sorted({answer.host for answer in report.answers})
+    pythons = sorted({answer.python for answer in report.answers})
+    processes = len({(answer.host, answer.process) for answer in report.answers})
+    report.add("executors", f"{processes} on {', '.join(hosts)}; Python {', '.join(pythons)}")
+    ledger = "the driver's" if request.key is not None else "not checked"
+    folders = f"{len(request.folders)} folders, written and read both ways"
     rights: dict[str, dict[str, None]] = {}
-    for look in looks:  # Of several pipelines, each thing once.
-        rights.setdefault(look.part, {})[look.right] = None
+    for check in checks:  # Several pipelines may have the same text.
+        rights.setdefault(check.part, {})[check.success] = None
     parts = {
         "semel on executors": ("semel", f"version {__version__}"),
         "ledger from executors": (
             "ledger", ledger if needed else "not needed: identity by position"
         ),
         "sink from executors": ("folders", folders),
-        **{f"{part} from executors": (part, "; ".join(told)) for part, told in rights.items()},
+        **{f"{part} from executors": (part, "; ".join(texts)) for part, texts in rights.items()},
         "zones of executors": ("zones", f"tz database {zones_version() or '(no version)'}"),
-        "cache of executors": ("cache", ", ".join(sorted({a.cache for a in found.answers}))),
+        "cache of executors": ("cache", ", ".join(sorted({a.cache for a in report.answers}))),
     }  # fmt: skip
-    remedies = _REMEDIES | {look.part: look.remedy for look in looks}
+    remedies = _REMEDIES | {check.part: check.remedy for check in checks}
     for name, (part, right) in parts.items():
         where: dict[str, set[str]] = {}
-        for answer in found.answers:
+        for answer in report.answers:
             if trouble := _trouble(answer, part):
                 where.setdefault(trouble, set()).add(f"{answer.host} (user {answer.user})")
         for trouble, places in where.items():
-            found.add(name, f"{', '.join(sorted(places))}: {trouble}", remedies[part])
+            report.add(name, f"{', '.join(sorted(places))}: {trouble}", remedies[part])
         if not where:
-            found.add(name, right)
+            report.add(name, right)
 
 
 def _trouble(answer: probe.ProbeResult, part: str) -> str:
     trouble = answer.troubles.get(part, "")
     if part == "semel" and not trouble and answer.semel != __version__:
         return f"semel {answer.semel}, and the driver has {__version__}"
-    known = zones_version()
-    if part == "zones" and not trouble and answer.zones != known:
-        there, here = answer.zones or "of no version", known or "one of no version"
+    driver = zones_version()
+    if part == "zones" and not trouble and answer.zones != driver:
+        here, there = driver or "(no version)", answer.zones or "(no version)"
         return f"tz database {there}, and the driver has {here}: windows may begin at other times"
     return trouble
 
 
-def _links(found: Checked, folders: list[Path]) -> None:
-    """Whether the driver can give names to what tasks wrote, as finalize does."""
-    made = [Path(path) for answer in found.answers for path in answer.made]
+def _links(report: CheckReport, folders: list[Path]) -> None:
+    """Check that the driver can make hard links to the tasks' files, as finalize does."""
+    written = [Path(path) for answer in report.answers for path in answer.made]
     for folder in folders:
-        paths = [path for path in made if path.parent == folder]
+        paths = [path for path in written if path.parent == folder]
         try:
             check_links_of(paths, folder / "links")
-            found.add("links", f"of {len(paths)} files that tasks made below {folder.parent}")
+            report.add("links", f"of {len(paths)} files that tasks wrote below {folder.parent}")
         except (OSError, TerminalError) as error:
-            found.add("links", str(error), _REMEDIES["links"])
+            report.add("links", str(error), _REMEDIES["links"])
 
 
-def _clocks(found: Checked, ahead: float | None, began: float, ended: float) -> None:
-    """Clocks beside the ledger's; where that was not reached, beside the driver's."""
+def _clocks(report: CheckReport, ahead: float | None, began: float, ended: float) -> None:
+    """Compare clocks with the ledger's or, if the ledger did not answer, with the driver's."""
     apart = {"driver": ahead or 0.0}
-    for answer in found.answers:
+    for answer in report.answers:
         seconds = answer.ahead_seconds
-        if seconds is None:  # Known is only that its task ran meanwhile.
-            seconds = apart["driver"] - probe.surely_ahead(began, answer.time_seconds, ended)
+        if seconds is None:  # Its task ran between `began` and `ended`; more is not known.
+            seconds = apart["driver"] - probe.seconds_ahead(began, answer.time_seconds, ended)
         apart[answer.host] = max(seconds, apart.get(answer.host, 0.0), key=abs)
-    shown = ", ".join(f"{where} {seconds:+.2f} s" for where, seconds in apart.items())
-    whose = "ledger" if ahead is not None else "driver"
+    clocks = ", ".join(f"{where} {seconds:+.2f} s" for where, seconds in apart.items())
+    reference = "ledger" if ahead is not None else "driver"
     far = any(abs(seconds) > CLOCKS_APART_SECONDS_MAX for seconds in apart.values())
-    found.add("clocks", f"ahead of the {whose}'s: {shown}", _REMEDIES["clocks"] if far else "")
+    remedy = _REMEDIES["clocks"] if far else ""
+    report.add("clocks", f"ahead of the {reference}'s: {clocks}", remedy)

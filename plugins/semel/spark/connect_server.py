@@ -1,8 +1,8 @@
-"""What spark-submit runs for the local stack: Spark Connect, for as long as Spark's JVM lives.
+"""The program that spark-submit runs for the local stack: Spark Connect, until Spark's JVM ends.
 
-Spark's own program for it keeps the files that sessions add apart, and for that gives each session
-a Python daemon, which outlives it: 47 MB and two seconds for each batch. Nobody adds files here, so
-with `spark.sql.artifact.isolation.enabled=false` all share one; that program would overrule it.
+Spark's own program isolates the files that sessions add. It gives each session a Python daemon,
+which outlives the session: 47 MB and two seconds for each batch. semel's sessions add no files, so
+they share one daemon (`spark.sql.artifact.isolation.enabled=false`, which that program overrides).
 """
 
 import sys
@@ -11,4 +11,4 @@ from pyspark.sql import SparkSession
 
 if __name__ == "__main__":
     SparkSession.builder.getOrCreate()  # `spark.plugins` makes it a Connect server.
-    sys.stdin.read()  # It ends with the JVM, whose child this is.
+    sys.stdin.read()  # Returns when the JVM, the parent process, ends.

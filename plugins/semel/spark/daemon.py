@@ -1,10 +1,10 @@
-"""Spark's Python daemon, made for many short tasks. Spark starts it (`spark.python.daemon.module`).
+"""Spark's Python daemon for many short tasks. Spark starts it (`spark.python.daemon.module`).
 
-Its workers are forked when all that stage's tasks import is there, so none spends its first seconds
-on imports. After each task a worker collects garbage, which takes 0.1 s when it looks at all that
-was imported: so that is frozen. And Spark sends a task's command and its first batch in two small
-packets, the second only when the first is acknowledged (Nagle's algorithm): the kernel is told not
-to wait 40 ms with that.
+It imports the modules of stage's tasks before it forks workers, so that workers need not spend
+their first seconds on imports. It freezes these modules: a worker collects garbage after each task,
+which would take 0.1 s with them. Spark sends a task's command and its first batch as two small
+packets, and waits for the first acknowledgement (Nagle's algorithm). TCP_QUICKACK avoids Linux's
+delay of 40 ms.
 """
 
 import gc
@@ -20,7 +20,7 @@ _worker = daemon.worker
 
 
 def _prompt_worker(sock: socket.socket, authenticated: bool) -> int:
-    if sock.family != socket.AF_UNIX and hasattr(socket, "TCP_QUICKACK"):  # Linux has it.
+    if sock.family != socket.AF_UNIX and hasattr(socket, "TCP_QUICKACK"):  # Linux only.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
     return _worker(sock, authenticated)
 

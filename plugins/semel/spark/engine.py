@@ -1,7 +1,7 @@
-"""The Spark job of stage: read, classify, write, as one job of three stages. Ids travel, rows stay.
+"""The Spark job of stage: read, classify and write, in three stages. Spark shuffles ids, not rows.
 
-What it does not do: decide anything. The tasks call semel.stage, and the driver gets their reports.
-Known limitation: transforms run in a second job, on the rows that the first one kept.
+This module decides nothing: the tasks call semel.stage, and the driver gets their reports.
+Known limitation: transforms run in a second job, on the survivors that the first job stored.
 """
 
 import re
@@ -61,33 +61,33 @@ _ARROW = {
 }
 # Keeps S15.
 _REQUIRED = {"spark.stage.maxConsecutiveAttempts": "1", "spark.stage.maxAttempts": "1"}
-# Adaptive execution makes each shuffle a job of its own, and Spark counts the tries of a stage
-# within one job. So what is lost with an executor between two jobs is computed again, in part.
+# Adaptive execution runs each shuffle as a separate job, and Spark counts a stage's attempts only
+# within one job. If an executor died between two jobs, Spark would compute part of a stage again.
 # Keeps S15.
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 _BATCH_BYTES = 1 << 20
 JOB_FAILURES = (PySparkException, Py4JJavaError)
-"""What Spark raises when a job failed; the second one in a driver's own JVM, for what no task's
-Python raised: an executor that died, a Python that does not start."""
+"""Spark's errors of a failed job. A driver's own JVM raises the second one for failures outside of
+a task's Python code: a dead executor, a Python that does not start."""
 _MEANINGS = {
     "maximum allowable number of times": (
-        "an executor died, and a stage is never run again in part"
+        "an executor died, and semel never runs part of a stage again"
     ),
     "Python worker exited unexpectedly": (
-        "a Python worker ended before its task did: somebody killed it, the machine had no memory "
-        "left, or a record ends who reads it, which the third attempt looks for"
+        "a Python worker ended before its task did. A user killed it, the machine ran out of "
+        "memory, or a record crashes its reader; the third attempt looks for such a record"
     ),
-    "RESPONSE_ALREADY_RECEIVED": "Spark was started again while it ran the job",
+    "RESPONSE_ALREADY_RECEIVED": "Spark was restarted while it ran the job",
 }
-"""What Spark says of some failures in words that tell its user nothing."""
+"""Clear texts for Spark's obscure messages, by a part of each message."""
 
 _FAULT_NAME = re.compile(r"^\(?([\w.]*(?:Error|Exception)\b|\[[A-Z][A-Z0-9_.]+\])")
 _SQL_LINE = re.compile(r"\bline (\d+),? (?:pos|position) \d+\b")
-_OURS = re.compile(r"semel\.errors\.(\w+Error): (.*)")
+_SEMEL_ERROR = re.compile(r"semel\.errors\.(\w+Error): (.*)")
 
 
 class PlanNode(StrEnum):
-    """What Spark's plans call the functions of semel. No function of a transform can be so."""
+    """The names of semel's functions in Spark's plans. A transform's function cannot have a dot."""
 
     read_ids = "semel.read_ids"
     read_keep = "semel.read_keep"
@@ -100,27 +100,27 @@ class PlanNode(StrEnum):
 
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What a task makes of the rows that come to it."""
+"""A task's function from its input rows to its output rows."""
 
 
 class SparkEngine:
     """Runs stage jobs in a Spark session, over Connect or in the driver's own process."""
 
     def __init__(self, session: SparkSession) -> None:
-        """TerminalError when the session's Spark would mix two tries of a stage in one attempt."""
+        """Raises TerminalError if Spark could mix two tries of a stage in one attempt."""
         self.session = session
         for key, value in _REQUIRED.items():
-            found = session.conf.get(key, None)
-            if found != value:
+            actual = session.conf.get(key, None)
+            if actual != value:
                 raise TerminalError(
-                    f"this Spark was started with {key}={found}; semel needs {key}={value}, so "
-                    "that a lost executor fails the attempt instead of mixing two outcomes of a "
+                    f"this Spark was started with {key}={actual}; semel needs {key}={value}, so "
+                    "that a lost executor fails the attempt instead of mixing two results of a "
                     "transform"
                 )
         session.conf.set(_ADAPTIVE, "false")
 
     def run(self, job: StageJob) -> Outcome:
-        """Run a job. RetryableError: Spark failed; errors that tasks raised keep their class."""
+        """Run a job. Raises RetryableError if Spark fails; errors of tasks keep their class."""
         samples = job.spec.limits.log_samples
         try:
             transforms = load_transforms(job.spec.transforms, job.code)
@@ -131,10 +131,10 @@ class SparkEngine:
                 )
             return self._transform(job, reports, transforms)
         except JOB_FAILURES as error:
-            raise translated(error, samples=samples) from (error if samples else None)
+            raise translate_error(error, samples=samples) from (error if samples else None)
 
-    def judged(self, job: StageJob, *, write: bool) -> DataFrame:
-        """The first query of a job: a report of each split. With `write` it writes the rows."""
+    def report_query(self, job: StageJob, *, write: bool) -> DataFrame:
+        """The first query of a job: a report of each split. With `write` it writes rows too."""
         tasks = self.session.range(0, job.tasks, 1, job.tasks)
         if not job.judges:
             return tasks.mapInArrow(_read_only(job, write), _REPORTS)
@@ -146,81 +146,81 @@ class SparkEngine:
             .mapInArrow(_write(job, write), _REPORTS)
         )
 
-    def transformed(
+    def transform_frames(
         self, job: StageJob, survivors: Task, transforms: list[Transform]
     ) -> list[DataFrame]:
-        """What `survivors` gives in each task, and what each transform made of it, in order.
+        """The frame of survivors, then the frame that each transform returned, in order.
 
-        TerminalError: a transform raised.
+        Raises TerminalError if a transform raises.
         """
         tasks = self.session.range(0, job.tasks, 1, job.tasks)
         survivors.__name__ = PlanNode.survivors.value
         frames = [tasks.mapInArrow(survivors, from_arrow_schema(job.output_schema()))]
         for transform in transforms:
-            frames.append(_applied(transform, frames[-1]))
+            frames.append(_apply(transform, frames[-1]))
         return frames
 
-    def written(
+    def write_query(
         self, job: StageJob, transforms: list[Transform], frame: DataFrame
     ) -> tuple[DataFrame, pa.Schema]:
-        """The second query of a job: writes what the last transform gave. With its columns.
+        """The second query of a job, which writes the last transform's rows, and their columns.
 
-        TerminalError: they cannot be written.
+        Raises TerminalError if the sink's format cannot store the columns.
         """
         schema = _output_schema(job, transforms, frame)
         return frame.mapInArrow(_write_rows(job, schema), _WRITTEN), schema
 
     def _reports(self, job: StageJob, *, write: bool) -> list[SplitReport]:
-        done = self.judged(job, write=write)
-        reports = [SplitReport.from_bytes(bytes(row["report"])) for row in done.collect()]
+        query = self.report_query(job, write=write)
+        reports = [SplitReport.from_bytes(bytes(row["report"])) for row in query.collect()]
         reports.sort(key=lambda report: report.split)
-        _each_once("split", [report.split for report in reports], len(job.splits), job)
+        _check_each_once("split", [report.split for report in reports], len(job.splits), job)
         return reports
 
     def _transform(
         self, job: StageJob, reports: list[SplitReport], transforms: list[Transform]
     ) -> Outcome:
-        frames = self.transformed(job, _survivors(job, reports), transforms)
-        query, schema = self.written(job, transforms, frames[-1])
+        frames = self.transform_frames(job, _survivors(job, reports), transforms)
+        query, schema = self.write_query(job, transforms, frames[-1])
         try:
             written = query.collect()
         except JOB_FAILURES as error:
             samples = job.spec.limits.log_samples
-            blamed = _blamed(error, transforms, samples=samples)
-            raise blamed from (error if samples else None)
+            failure = _transform_error(error, transforms, samples=samples)
+            raise failure from (error if samples else None)
         files = tuple(file for row in written for file in unpack_files(bytes(row["files"])))
         written = schema_of(written_of(job.spec, schema))
         return Outcome(reports=reports, files=files, sink_schema=written)
 
 
 def schema_of(schema: pa.Schema) -> list[list[str]]:
-    """An Arrow schema as the ledger keeps it: pairs of name and type."""
+    """An Arrow schema in the ledger's form: pairs of name and type."""
     return [[field.name, str(field.type)] for field in schema]
 
 
-def translated(error: Exception, *, samples: bool = True) -> SemelError:
-    """The error that a task raised, or that Spark has, in semel's words.
+def translate_error(error: Exception, *, samples: bool = True) -> SemelError:
+    """Convert Spark's error to semel's: the error that a task raised, or a RetryableError.
 
-    Without `samples` nothing of Spark's own message is shown, which may hold values of records.
+    Without `samples` the message leaves out Spark's text, which may contain values of records.
     """
     text = str(error)
-    if found := _OURS.findall(text):
-        name, message = found[-1]
+    if raised := _SEMEL_ERROR.findall(text):
+        name, message = raised[-1]
         kind = getattr(errors, name, RetryableError)
         return kind(message.strip())
-    shown = _cause(text, samples=samples) or type(error).__name__
-    shown = next((meaning for sign, meaning in _MEANINGS.items() if sign in text), shown)
-    return RetryableError(f"the Spark job failed: {shown}; the whole trace is in Spark's own log")
+    cause = _cause(text, samples=samples) or type(error).__name__
+    cause = next((meaning for sign, meaning in _MEANINGS.items() if sign in text), cause)
+    return RetryableError(f"the Spark job failed: {cause}; the whole trace is in Spark's own log")
 
 
 def _cause(text: str, *, samples: bool) -> str:
-    """The line of a trace that says what went wrong; without `samples` its first word."""
+    """The line of a trace with the cause; without `samples` only its first word."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if re.match(r"^\(?[\w.]*(Error|Exception)\b", line)]
     causes = (
-        [line for line in causes if " " in line]  # A class alone says nothing.
+        [line for line in causes if " " in line]  # Not only the name of a class.
         or [line for line in lines if re.match(r"^\[[A-Z][A-Z0-9_.]+\] ", line)]
-        or [rest for line in lines if (rest := line.removeprefix("Caused by: ")) != line]
+        or [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
         or causes
         or lines
     )
@@ -228,111 +228,111 @@ def _cause(text: str, *, samples: bool) -> str:
     return cause if samples else " ".join(_FAULT_NAME.findall(cause)[:1])
 
 
-def _applied(transform: Transform, frame: DataFrame) -> DataFrame:
+def _apply(transform: Transform, frame: DataFrame) -> DataFrame:
     try:
-        made = transform.apply(frame)
-        made.schema  # noqa: B018 - Connect analyses only when it is asked.
+        result = transform.apply(frame)
+        result.schema  # noqa: B018 - Connect analyses a query only when its schema is read.
     except Exception as error:
-        shown = str(error)
-        if transform.query:  # Below the first line are plans and traces.
-            shown = next((line for line in shown.splitlines() if line.strip()), "")
-        raise TerminalError(
-            f"transform {_placed(transform, str(error))} raised {type(error).__name__}: {shown}"
-        ) from error
-    return made
+        text = str(error)
+        place = _transform_place(transform, text)
+        if transform.query:  # The further lines are plans and traces.
+            text = next((line for line in text.splitlines() if line.strip()), "")
+        raise TerminalError(f"transform {place} raised {type(error).__name__}: {text}") from error
+    return result
 
 
-def _placed(transform: Transform, text: str) -> str:
-    """A transform's name; with the line of its SQL that Spark's message names."""
-    found = _SQL_LINE.search(text) if transform.query else None
-    return f"{transform.name}, line {found[1]}," if found else transform.name
+def _transform_place(transform: Transform, text: str) -> str:
+    """A transform's name and, if Spark's message has it, the line of its SQL."""
+    match = _SQL_LINE.search(text) if transform.query else None
+    return f"{transform.name}, line {match[1]}," if match else transform.name
 
 
 def _output_schema(
     job: StageJob, transforms: list[Transform], frame: DataFrame
 ) -> pa.Schema:
-    """The columns that the transforms gave. TerminalError when no file can hold them."""
+    """The columns of the transforms' result. Raises TerminalError if files cannot store them."""
     last, names = transforms[-1].name, frame.schema.names
     try:
         schema = to_arrow_schema(frame.schema, timezone="UTC")
     except PySparkException as error:
         raise TerminalError(
-            f"transform {last} gave {frame.schema.simpleString()}, of which no file can hold a "
-            f"column ({error}); cast it in the last transform's select"
+            f"transform {last} returned {frame.schema.simpleString()}, which has a column that "
+            f"files cannot store ({error}). Cast it in the last transform's select"
         ) from error
     if name := twice(tuple(names)):
         raise TerminalError(
-            f"transform {last} gave a column {name!r} twice (upper and lower case are alike): "
-            f"{names}; rename one in the last transform's select"
+            f"transform {last} returned a column {name!r} twice (upper and lower case are alike): "
+            f"{names}. Rename one in the last transform's select"
         )
-    _check_counted(job, schema, last)
+    _check_aggregate(job, schema, last)
     written = written_of(job.spec, schema)
     sink = job.spec.sink
     missing = [c for c in sink.partition_by if isinstance(c, str) and c not in written.names]
     if missing:
         raise TerminalError(
-            f"sink.partition_by {missing}: the transforms gave only {names}; add the columns to "
-            "the last transform's select, or change partition_by"
+            f"sink.partition_by {missing}: the transforms returned only {names}. Add the columns "
+            "to the last transform's select, or change partition_by"
         )
     kinds = {field.name: _kind(field.type) for field in written}
     for key, why in sink.window_problems(kinds) if sink.windows else ():
-        raise TerminalError(f"sink.{key_of(key)}: {why}; so transform {last} gave it")
+        raise TerminalError(f"sink.{key_of(key)}: {why}, in the result of transform {last}")
     positions = {SOURCE_COLUMN: "int64", OFFSET_COLUMN: "int64"}
     if sink.shards > 1 and {name: kinds.get(name) for name in positions} != positions:
         raise TerminalError(
-            f"sink.shards goes by a record's position, and transform {last} gave only {names}; add "
-            f"{' and '.join(positions)} to its select, or leave shards out"
+            f"sink.shards needs a record's position, and transform {last} returned only {names}. "
+            f"Add {' and '.join(positions)} to its select, or remove shards"
         )
     sink_format(sink.format).check(written, sink.folders)
     return schema
 
 
 # Keeps AG1, AG3.
-def _check_counted(job: StageJob, schema: pa.Schema, last: str) -> None:
-    """TerminalError: what the transforms gave cannot be counted as declared."""
+def _check_aggregate(job: StageJob, schema: pa.Schema, last: str) -> None:
+    """Raises TerminalError if `aggregate` cannot use the transforms' columns."""
     spec = job.spec
     if spec.aggregate is None:
         return
-    found = spec.aggregate.problems(schema)
-    wrong = [f"{key_of(('aggregate', *key))}: {why}" for key, why in found]
+    faults = [
+        f"{key_of(('aggregate', *key))}: {why}" for key, why in spec.aggregate.problems(schema)
+    ]
     kind = schema.field(spec.record_time).type if spec.record_time in schema.names else None
     if kind is None or not (pa.types.is_timestamp(kind) or pa.types.is_date32(kind)):
-        wrong.append(f"record_time: {spec.record_time!r} is no column of times")
-    if wrong:
+        faults.append(f"record_time: {spec.record_time!r} is not a column of times")
+    if faults:
         raise TerminalError(
-            f"transform {last} gave columns that cannot be counted ({'; '.join(wrong)}); change its "
-            "select, or the declaration"
+            f"transform {last} returned columns that semel cannot aggregate ({'; '.join(faults)}). "
+            "Change its select, or the declaration"
         )
 
 
 def _kind(kind: pa.DataType) -> str:
-    """A type as a declaration calls it, if it is one of a moment or of days."""
+    """A type's name; in a declaration's words if it is a timestamp or date."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return "timestamp"
     return "date" if pa.types.is_date(kind) else str(kind)
 
 
-def _blamed(
+def _transform_error(
     error: Exception, transforms: list[Transform], *, samples: bool
 ) -> SemelError:
-    """The error of the transforms' job: of the user's code, when the trace shows it, or Spark's."""
+    """The error of the transforms' job: a transform's, if the trace names one, or Spark's."""
     text = str(error)
-    if _OURS.search(text):
-        return translated(error, samples=samples)
+    if _SEMEL_ERROR.search(text):
+        return translate_error(error, samples=samples)
     blamed = [transform for transform in transforms if transform.path in text]
     if not blamed and "SQLSTATE: 22" in text:  # Data exceptions: a division by zero, a wrong cast.
-        blamed = _quoted(error, transforms) or transforms
+        blamed = _quoted_transforms(error, transforms) or transforms
     if not blamed:
-        return translated(error, samples=samples)
-    shown = ", ".join(_placed(transform, text) for transform in blamed)
+        return translate_error(error, samples=samples)
+    places = ", ".join(_transform_place(transform, text) for transform in blamed)
     return TerminalError(
-        f"transform {shown} raised {_cause(text, samples=samples)}; nothing was "
+        f"transform {places} raised {_cause(text, samples=samples)}; nothing was "
         "committed. Fix it, then run stage again"
     )
 
 
-def _quoted(error: PySparkException, transforms: list[Transform]) -> list[Transform]:
-    """The SQL transforms that hold what Spark's message quotes of a query."""
+def _quoted_transforms(error: PySparkException, transforms: list[Transform]) -> list[Transform]:
+    """The SQL transforms that contain the query text of Spark's message."""
     contexts = error.getQueryContext() or []
     quoted = [c.fragment() for c in contexts if c.contextType() is QueryContextType.SQL]
     return [t for t in transforms if t.query and any(part in t.query for part in quoted)]
@@ -340,10 +340,10 @@ def _quoted(error: PySparkException, transforms: list[Transform]) -> list[Transf
 
 def _read(job: StageJob) -> Task:
     def rows(number: int) -> Iterator[tuple]:
-        for done in read_task(job, number, write=False):
-            report = done.report.to_bytes()
-            for shard, ids in done.ids.items():
-                yield shard, done.report.split, pack_ids(ids), report
+        for part in read_task(job, number, write=False):
+            report = part.report.to_bytes()
+            for shard, ids in part.ids.items():
+                yield shard, part.report.split, pack_ids(ids), report
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in _tasks(batches):
@@ -356,7 +356,7 @@ def _read(job: StageJob) -> Task:
 def _read_only(job: StageJob, write: bool) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in _tasks(batches):
-            reports = (done.report for done in read_task(job, number, write=write))
+            reports = (part.report for part in read_task(job, number, write=write))
             yield from _batches(_REPORTS, ((r.split, r.to_bytes()) for r in reports))
 
     task.__name__ = (PlanNode.read_write if write else PlanNode.read_keep).value
@@ -369,7 +369,7 @@ def _classify(job: StageJob) -> Task:
         if not rows:
             return
         shard = rows[0]["shard"]
-        _each_once("split", [row["split"] for row in rows], len(job.splits), job)
+        _check_each_once("split", [row["split"] for row in rows], len(job.splits), job)
         parts = [unpack_ids(row["ids"]) for row in rows]
         reports = [SplitReport.from_bytes(row["report"]) for row in rows]
         dropped, files = classify_shard(job, shard, parts, reports)
@@ -377,9 +377,9 @@ def _classify(job: StageJob) -> Task:
         def judged(row: dict[str, Any]) -> tuple:
             number = row["split"]
             blob = pack_dropped(dropped[number]) if number in dropped else b""
-            # What the shard wrote goes with its first split, so that it is named once.
-            made = pack_files(files if number == 0 else ())
-            return job.splits.task_of(number), number, shard, blob, row["report"], made
+            # The shard's files go with its first split only, so that the reports list them once.
+            packed = pack_files(files if number == 0 else ())
+            return job.splits.task_of(number), number, shard, blob, row["report"], packed
 
         yield from _batches(_CLASSIFIED, map(judged, rows))
 
@@ -393,20 +393,20 @@ def _write(job: StageJob, write: bool) -> Task:
         if not rows:
             return
         parts = []
-        for number, of_split in groupby(rows, key=itemgetter("split")):
-            own = list(of_split)
-            _each_once("shard", [row["shard"] for row in own], job.shards, job)
-            if len({row["report"] for row in own}) != 1:
+        for number, group in groupby(rows, key=itemgetter("split")):
+            of_split = list(group)
+            _check_each_once("shard", [row["shard"] for row in of_split], job.shards, job)
+            if len({row["report"] for row in of_split}) != 1:
                 raise RetryableError(
-                    f"attempt {job.attempt_id}: split {number} was read twice with two outcomes; "
-                    "run stage again"
+                    f"attempt {job.attempt_id}: Spark read part {number} of the source twice, with "
+                    "two results. Nothing was committed. Run stage again"
                 )
-            report = SplitReport.from_bytes(own[0]["report"])
-            dropped = [unpack_dropped(row["dropped"]) for row in own if row["dropped"]]
+            report = SplitReport.from_bytes(of_split[0]["report"])
+            dropped = [unpack_dropped(row["dropped"]) for row in of_split if row["dropped"]]
             parts.append((report, dropped))
         files = tuple(file for row in rows for file in unpack_files(row["files"]))
-        done = write_task(job, rows[0]["task"], parts, write=write, files=files)
-        yield from _batches(_REPORTS, ((report.split, report.to_bytes()) for report in done))
+        reports = write_task(job, rows[0]["task"], parts, write=write, files=files)
+        yield from _batches(_REPORTS, ((report.split, report.to_bytes()) for report in reports))
 
     task.__name__ = (PlanNode.write_kept if write else PlanNode.mark_kept).value
     return task
@@ -432,17 +432,17 @@ def _write_rows(job: StageJob, schema: pa.Schema) -> Task:
 
 
 # Keeps S14.
-def _each_once(what: str, found: list[int], count: int, job: StageJob) -> None:
-    """Nothing of a shuffle may be missing or doubled: it would lose or double records."""
-    if sorted(found) != list(range(count)):
+def _check_each_once(part: str, numbers: list[int], count: int, job: StageJob) -> None:
+    """Check a shuffle's completeness: a missing or doubled part would lose or double records."""
+    if sorted(numbers) != list(range(count)):
         raise RetryableError(
-            f"attempt {job.attempt_id}: expected each {what} below {count} once, found "
-            f"{len(found)}; Spark lost or repeated part of a shuffle, run stage again"
+            f"attempt {job.attempt_id}: Spark lost or repeated a part (expected each {part} below "
+            f"{count} once, found {len(numbers)}). Nothing was committed. Run stage again"
         )
 
 
 def _tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
-    """The numbers of tasks that come in."""
+    """The task numbers in the input."""
     for batch in batches:
         yield from batch.column("id").to_pylist()
 
@@ -453,18 +453,18 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 
 def _batches(ddl: str, rows: Iterable[tuple]) -> Iterator[pa.RecordBatch]:
-    """Rows as record batches of a bounded size: one for each would cost more than its row."""
+    """Group rows into record batches of some _BATCH_BYTES: single rows would cost too much."""
     schema = pa.schema(_ARROW[ddl])
-    held: list[tuple] = []
+    pending: list[tuple] = []
     size = 0
     for row in rows:
-        held.append(row)
+        pending.append(row)
         size += sum(len(value) for value in row if isinstance(value, bytes))
         if size >= _BATCH_BYTES:
-            yield _batch(held, schema)
-            held, size = [], 0
-    if held:
-        yield _batch(held, schema)
+            yield _batch(pending, schema)
+            pending, size = [], 0
+    if pending:
+        yield _batch(pending, schema)
 
 
 def _batch(rows: list[tuple], schema: pa.Schema) -> pa.RecordBatch:

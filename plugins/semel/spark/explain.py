@@ -1,11 +1,11 @@
-"""explain: which stages Spark makes of a batch, what each fuses, and what is shuffled between them.
+"""explain: the stages of a batch in Spark, the steps that each fuses, and the shuffles.
 
-How it works: the engine builds the very queries that it builds for a batch, over a job that reads
-nothing, and Spark plans them. Its physical plan is cut into stages at each exchange. Adaptive
+How it works: the engine builds the same queries as for a batch, over a job without input, and
+Spark plans them. This module cuts the physical plan into stages at each exchange. Adaptive
 execution is off, so a batch runs this plan.
 
-What it does not do: run anything, or ask the source, the sink or the ledger. A transform that looks
-at records while it builds its query finds none.
+It does not run a query, and does not contact the source, the sink or the ledger. A transform that
+reads records while it builds its query gets an empty frame.
 """
 
 import re
@@ -23,34 +23,34 @@ from semel.model.batch import Claim
 from semel.model.split import splits_of
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
-from semel.spark.engine import JOB_FAILURES, PlanNode, SparkEngine, Task, translated
+from semel.spark.engine import JOB_FAILURES, PlanNode, SparkEngine, Task, translate_error
 from semel.spark.transforms import Transform, load_transforms
 from semel.stage.job import StageJob
 
 TASKS = 2
-"""Tasks of the batch that is planned: Spark shuffles nothing that is in one task anyway."""
+"""Tasks of the planned batch: with one task, Spark would leave out shuffles."""
 
-_OWN = set(PlanNode)
+_SEMEL_NODES = set(PlanNode)
 _SOURCES = (PlanNode.read_ids, PlanNode.read_keep, PlanNode.read_write, PlanNode.survivors)
 _AGGREGATES = ("HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec")
 _CACHED = "InMemoryTableScanExec"
 _WRAPPERS = ("WholeStageCodegenExec", "InputAdapter", "SubqueryExec")
 _PYTHON = re.compile(r"Python|Pandas|InArrow")
 _PARTITIONS = "spark.sql.shuffle.partitions"
-_COUNTED_UP = re.compile(r", \[(plan_)?id=#?\d+\]|#\d+L?")
+_PLAN_IDS = re.compile(r", \[(plan_)?id=#?\d+\]|#\d+L?")
 _PLAN_FIELDS = 60
 _OF_SURVIVORS = "read the survivors from the files of tasks"
 _SEMEL = "semel"
-"""In place of a transform: what semel itself shuffles."""
+"""Stands for a transform if semel itself needs the shuffle."""
 
-_DEALT = {
+_SHUFFLE_TEXTS = {
     PlanNode.read_ids: "ids by shard, the rows stay where they are",
     PlanNode.classify: "verdicts by task, back to the rows",
 }
 
 
 class StageEnd(StrEnum):
-    """Where the rows of a stage go."""
+    """The destination of a stage's rows."""
 
     shuffle = "shuffle"
     broadcast = "broadcast"
@@ -58,8 +58,8 @@ class StageEnd(StrEnum):
     result = "result"
 
 
-class Runs(StrEnum):
-    """What runs a step: semel's own Python, a transform's, or Spark itself."""
+class StepRunner(StrEnum):
+    """The code that runs a step: semel's Python, a transform's Python, or Spark."""
 
     semel = "semel"
     python = "python"
@@ -68,21 +68,21 @@ class Runs(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step of a stage. `fused`: Spark compiles neighbouring steps of one number to one function;
-    None: it runs this one on its own.
+    """A step of a stage. `fused`: Spark compiles neighbouring steps with the same number to one
+    function; None if it runs this step alone.
     """
 
-    runs: Runs
+    runs: StepRunner
     text: str
     fused: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """What a task does without a shuffle. `tasks` is None where the batch's size says how many.
+    """The steps of a task without a shuffle. `tasks`: None if it depends on the batch's size.
 
-    `by`, `partitions`, `lifted`, `of` are of the exchange behind it: how rows are dealt out, to how
-    many tasks (None as above), whether they are combined before it, and which transform wants it.
+    The exchange after the stage: `by` partitions the rows, to `partitions` tasks (None as for
+    `tasks`); `lifted`: Spark combines rows before it; `of`: the transform that needs it.
     """
 
     number: int
@@ -97,7 +97,7 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """One query of a batch, with the stages in the order in which they can run."""
+    """One query of a batch, with its stages in an order in which they can run."""
 
     name: str
     stages: tuple[Stage, ...]
@@ -109,9 +109,9 @@ class Query:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explained:
-    """What Spark runs for a batch of several tasks. `shuffles_of_one_task`: those of a batch that
-    is so small that one task reads it.
+class BatchPlan:
+    """Spark's plan for a batch of several tasks. `shuffles_of_one_task`: the number of shuffles if
+    one task reads the whole batch.
     """
 
     pipeline: str
@@ -123,9 +123,10 @@ class Explained:
     notes: tuple[str, ...]
 
 
-def explain(spec: Spec, engine: SparkEngine) -> Explained:
-    """Plan a batch in a classic session. TerminalError: a transform raised, or gave columns that
-    cannot be written.
+def explain(spec: Spec, engine: SparkEngine) -> BatchPlan:
+    """Plan a batch in a classic session.
+
+    Raises TerminalError if a transform raises or its columns do not fit the sink.
     """
     job = _job(spec, TASKS)
     transforms = load_transforms(spec.transforms, job.code)
@@ -133,11 +134,11 @@ def explain(spec: Spec, engine: SparkEngine) -> Explained:
         queries = _queries(engine, job, transforms)
         small = _queries(engine, _job(spec, 1), transforms)
     except JOB_FAILURES as error:
-        raise translated(error) from error
-    return Explained(
+        raise translate_error(error) from error
+    return BatchPlan(
         pipeline=spec.name,
         spark=engine.session.version,
-        task_size=spec.source.amount(job.source.split_size),
+        task_size=spec.source.describe_amount(job.source.split_size),
         shuffles=sum(query.shuffles for query in queries),
         shuffles_of_one_task=sum(query.shuffles for query in small),
         queries=queries,
@@ -146,12 +147,12 @@ def explain(spec: Spec, engine: SparkEngine) -> Explained:
 
 
 def _job(spec: Spec, tasks: int) -> StageJob:
-    """A job of so many tasks, of claims that nobody made."""
-    nothing = {"name": "", "identity": "", "start": 0, "end": 1, "evidence": {}}
-    claims = [Claim(ordinal=n, source_partition_id=n, **nothing) for n in range(tasks)]
+    """A job with this number of tasks, with invented claims."""
+    values = {"name": "", "identity": "", "start": 0, "end": 1, "evidence": {}}
+    claims = [Claim(ordinal=n, source_partition_id=n, **values) for n in range(tasks)]
     job = StageJob.apart(
         spec, open_source(spec), (), batch_id=0, shards=spec.dedup.shards, now_seconds=0,
-        bucket_seconds=spec.bucket_seconds, code=provenance.look(spec).texts,
+        bucket_seconds=spec.bucket_seconds, code=provenance.read_code(spec).texts,
     )  # fmt: skip
     return replace(job, splits=splits_of(claims, 1, whole=set()))
 
@@ -159,30 +160,30 @@ def _job(spec: Spec, tasks: int) -> StageJob:
 def _queries(
     engine: SparkEngine, job: StageJob, transforms: list[Transform]
 ) -> tuple[Query, ...]:
-    says = _steps_of(job.spec)
-    first = engine.judged(job, write=not transforms)
-    queries = [_query("read", first, says, 1, lambda _: _SEMEL)]
+    texts = _steps_of(job.spec)
+    first = engine.report_query(job, write=not transforms)
+    queries = [_query("read", first, texts, 1, lambda _: _SEMEL)]
     if transforms:
-        frames = engine.transformed(job, _nothing(), transforms)
-        made = [set(_dealt(_executed(frame))) for frame in frames[1:]]
+        frames = engine.transform_frames(job, _no_survivors(), transforms)
+        exchanges = [set(_partitionings(_executed_plan(frame))) for frame in frames[1:]]
         names = [transform.name for transform in transforms]
 
-        def wanted(exchange: str) -> str:
-            of = (n for n, found in zip(names, made, strict=True) if exchange in found)
-            return next(of, ", ".join(names))
+        def owner(exchange: str) -> str:
+            owners = (n for n, its in zip(names, exchanges, strict=True) if exchange in its)
+            return next(owners, ", ".join(names))
 
-        written, _ = engine.written(job, transforms, frames[-1])
-        after = 1 + len(queries[0].stages)
-        queries.append(_query("transform", written, says, after, wanted))
+        written, _ = engine.write_query(job, transforms, frames[-1])
+        number = 1 + len(queries[0].stages)
+        queries.append(_query("transform", written, texts, number, owner))
     return tuple(queries)
 
 
-def _nothing() -> Task:
-    """No survivors, for a transform that looks at them."""
+def _no_survivors() -> Task:
+    """A task without survivors, for a transform that reads them while it builds its query."""
     return lambda batches: (batch for batch in batches if batch is None)
 
 
-def _executed(frame: DataFrame) -> Any:
+def _executed_plan(frame: DataFrame) -> Any:
     """The physical plan of a query, in the JVM."""
     return frame._jdf.queryExecution().executedPlan()
 
@@ -190,119 +191,118 @@ def _executed(frame: DataFrame) -> Any:
 def _query(
     name: str,
     frame: DataFrame,
-    says: dict[str, tuple[str, ...]],
+    texts: dict[str, tuple[str, ...]],
     first: int,
-    wanted: Callable[[str], str],
+    owner: Callable[[str], str],
 ) -> Query:
-    cut = _Cut(says=says, first=first, wanted=wanted)
-    cut.end(cut.opened(_executed(frame)), StageEnd.result)
+    cutter = _PlanCutter(texts=texts, first=first, owner=owner)
+    cutter.end(cutter.open_stage(_executed_plan(frame)), StageEnd.result)
     jvm = frame.sparkSession._jvm
     plan = jvm.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "formatted")
-    return Query(name=name, stages=tuple(cut.stages), plan=plan.strip())
+    return Query(name=name, stages=tuple(cutter.stages), plan=plan.strip())
 
 
 @dataclass
-class _Open:
-    """A stage that is not at its end. `tasks`: of each input that it goes through."""
+class _OpenStage:
+    """A stage that has not ended yet. `tasks`: the number of tasks of each input."""
 
     steps: list[Step] = field(default_factory=list)
     tasks: list[int | None] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)
-class _Cut:
+class _PlanCutter:
     """Walks a physical plan from its leaves, and cuts it into `stages`, numbered from `first` on.
 
-    `says`: what semel's functions do; `wanted`: for whom an exchange is.
+    `texts`: the steps of semel's functions. `owner`: the transform that needs an exchange.
     """
 
-    says: dict[str, tuple[str, ...]]
+    texts: dict[str, tuple[str, ...]]
     first: int
-    wanted: Callable[[str], str]
+    owner: Callable[[str], str]
     stages: list[Stage] = field(default_factory=list)
     fused: int | None = None
     cached: dict[str, list[int | None]] = field(default_factory=dict)
 
-    def opened(self, node: Any) -> _Open:
-        """The stage that a node ends in; the stages before it are done."""
+    def open_stage(self, node: Any) -> _OpenStage:
+        """The open stage of a node. Adds the stages before it to `stages`."""
         kind = _kind(node)
         fused, self.fused = self.fused, None
         for query in _each(node.subqueries()):
             if not _kind(query).startswith("Reused"):
-                self.end(self.opened(query), StageEnd.subquery)
+                self.end(self.open_stage(query), StageEnd.subquery)
         self.fused = _fused_below(node, fused)
         cached = node.relation().cachedPlan().toString() if kind == _CACHED else None
-        found = [self.opened(child) for child in _inputs(node) if cached not in self.cached]
+        inputs = [self.open_stage(child) for child in _inputs(node) if cached not in self.cached]
         self.fused = fused
-        if moved := _moved(node):
-            return self._exchanged(node, found[0], moved)
-        here = _Open([s for one in found for s in one.steps], [t for o in found for t in o.tasks])
+        if ends := _stage_end(node):
+            return self._exchange(node, inputs[0], ends)
+        steps = [step for one in inputs for step in one.steps]
+        stage = _OpenStage(steps, [tasks for one in inputs for tasks in one.tasks])
         if kind == "CoalesceExec":
-            here.tasks = [node.numPartitions()]
+            stage.tasks = [node.numPartitions()]
         elif kind == "UnionExec":
-            here.tasks = [None if None in here.tasks else sum(here.tasks)]
-        elif cached is not None:  # It is computed once, however often it is read.
-            here.tasks = self.cached.setdefault(cached, here.tasks)
-        elif not found:
-            here.tasks = _tasks(node)
-        here.steps += self._steps(node, kind)
-        return here
+            stage.tasks = [None if None in stage.tasks else sum(stage.tasks)]
+        elif cached is not None:  # Spark computes it once, even if several nodes read it.
+            stage.tasks = self.cached.setdefault(cached, stage.tasks)
+        elif not inputs:
+            stage.tasks = _tasks(node)
+        stage.steps += self._steps(node, kind)
+        return stage
 
-    def end(self, here: _Open, ends: StageEnd, **exchange: Any) -> int:
-        """Add a stage that is at its end, and return its number."""
-        tasks = here.tasks[0] if here.tasks else None
+    def end(self, stage: _OpenStage, ends: StageEnd, **exchange: Any) -> int:
+        """End a stage, and return its number."""
+        tasks = stage.tasks[0] if stage.tasks else None
         number = self.first + len(self.stages)
-        made = Stage(number=number, steps=tuple(here.steps), tasks=tasks, ends=ends, **exchange)
-        self.stages.append(made)
+        ended = Stage(number=number, steps=tuple(stage.steps), tasks=tasks, ends=ends, **exchange)
+        self.stages.append(ended)
         return number
 
-    def _exchanged(self, node: Any, before: _Open, ends: StageEnd) -> _Open:
-        dealt, own = node.outputPartitioning().toString(), _own(node.child())
+    def _exchange(self, node: Any, stage: _OpenStage, ends: StageEnd) -> _OpenStage:
+        partitioning, function = node.outputPartitioning().toString(), _semel_node(node.child())
         parts = None
-        if (
-            ends is StageEnd.shuffle and own != PlanNode.classify
-        ):  # Verdicts go to the batch's tasks.
-            parts = node.outputPartitioning().numPartitions()
+        if ends is StageEnd.shuffle and function != PlanNode.classify:
+            parts = node.outputPartitioning().numPartitions()  # Verdicts go to the batch's tasks.
         number = self.end(
-            before, ends, by=_DEALT.get(own) or _text(dealt), partitions=parts,
-            lifted=_combined(node), of=self.wanted(dealt),
+            stage, ends, by=_SHUFFLE_TEXTS.get(function) or _text(partitioning), partitions=parts,
+            lifted=_combines_rows(node), of=self.owner(partitioning),
         )  # fmt: skip
-        step = Step(runs=Runs.spark, text=f"takes the {ends} of stage {number}")
-        here = _Open([step], [parts] if ends is StageEnd.shuffle else [])
+        step = Step(runs=StepRunner.spark, text=f"takes the {ends} of stage {number}")
+        next_stage = _OpenStage([step], [parts] if ends is StageEnd.shuffle else [])
         if _kind(node) == "TakeOrderedAndProjectExec":
-            here.steps += self._steps(node, "")
-        return here
+            next_stage.steps += self._steps(node, "")
+        return next_stage
 
     def _steps(self, node: Any, kind: str) -> list[Step]:
-        if own := _own(node):
-            return [Step(runs=Runs.semel, text=text) for text in self.says[own]]
+        if function := _semel_node(node):
+            return [Step(runs=StepRunner.semel, text=text) for text in self.texts[function]]
         if kind in _WRAPPERS:
             return []
-        runs = Runs.python if _PYTHON.search(kind) else Runs.spark
+        runs = StepRunner.python if _PYTHON.search(kind) else StepRunner.spark
         text = _text(node.simpleString(_PLAN_FIELDS))
         return [Step(runs=runs, text=text, fused=self.fused)]
 
 
 def _fused_below(node: Any, fused: int | None) -> int | None:
-    """The number of the function that a node's children are compiled to."""
+    """The number of the compiled function of a node's children; None if they run alone."""
     if _kind(node) == "WholeStageCodegenExec":
         return node.codegenStageId()
     return None if _kind(node) == "InputAdapter" else fused
 
 
-def _moved(node: Any) -> StageEnd | None:
-    """How rows leave the stage below a node, if they do."""
+def _stage_end(node: Any) -> StageEnd | None:
+    """The end of the stage below a node. Returns None if the stage goes on."""
     kind = _kind(node)
     if kind == "ShuffleExchangeExec":
         return StageEnd.shuffle
-    if kind == "TakeOrderedAndProjectExec":  # It has a shuffle of its own.
+    if kind == "TakeOrderedAndProjectExec":  # It contains a shuffle.
         only = node.child().outputPartitioning().numPartitions() == 1
         return None if only else StageEnd.shuffle
     return StageEnd.broadcast if kind == "BroadcastExchangeExec" else None
 
 
-def _combined(exchange: Any) -> bool:
-    """Whether rows are combined before a shuffle: by an aggregate that needs none itself."""
+def _combines_rows(exchange: Any) -> bool:
+    """True if an aggregate that needs no shuffle itself combines rows before this exchange."""
     if _kind(exchange) == "TakeOrderedAndProjectExec":
         return True
     node = exchange.child()
@@ -312,8 +312,8 @@ def _combined(exchange: Any) -> bool:
 
 
 def _inputs(node: Any) -> list[Any]:
-    """The nodes whose rows a node takes; of what a transform cached, those that make it."""
-    if _own(node) in _SOURCES:
+    """The input nodes of a node. A cached frame's input is the plan that computes it."""
+    if _semel_node(node) in _SOURCES:
         return []
     if _kind(node) == _CACHED:
         return [node.relation().cachedPlan()]
@@ -321,26 +321,26 @@ def _inputs(node: Any) -> list[Any]:
 
 
 def _tasks(leaf: Any) -> list[int | None]:
-    """How many tasks read a leaf of a plan: none of their own where a broadcast comes in again."""
-    if _own(leaf):
+    """The number of tasks that read a leaf of a plan. Empty for a broadcast that is reused."""
+    if _semel_node(leaf):
         return [None]
-    if _kind(leaf) == "ReusedExchangeExec" and _moved(leaf.child()) is StageEnd.broadcast:
+    if _kind(leaf) == "ReusedExchangeExec" and _stage_end(leaf.child()) is StageEnd.broadcast:
         return []
     return [leaf.outputPartitioning().numPartitions() or None]
 
 
-def _dealt(node: Any) -> Iterator[str]:
-    """How the exchanges of a plan deal rows out."""
-    if _moved(node):
+def _partitionings(node: Any) -> Iterator[str]:
+    """The partitioning of each exchange in a plan."""
+    if _stage_end(node):
         yield node.outputPartitioning().toString()
     for below in [*_inputs(node), *_each(node.subqueries())]:
-        yield from _dealt(below)
+        yield from _partitionings(below)
 
 
-def _own(node: Any) -> str | None:
-    """The name of semel's own function that a node runs."""
+def _semel_node(node: Any) -> str | None:
+    """The name of semel's function that a node runs. Returns None for other nodes."""
     name = node.func().name() if _kind(node) == "MapInArrowExec" else None
-    return name if name in _OWN else None
+    return name if name in _SEMEL_NODES else None
 
 
 def _kind(node: Any) -> str:
@@ -351,12 +351,12 @@ def _each(nodes: Any) -> list[Any]:
     return [nodes.apply(at) for at in range(nodes.size())]
 
 
-def _text(shown: str) -> str:
-    return printable(_COUNTED_UP.sub("", shown))
+def _text(plan: str) -> str:
+    return printable(_PLAN_IDS.sub("", plan))
 
 
 def _steps_of(spec: Spec) -> dict[str, tuple[str, ...]]:
-    """What semel's own functions do, by their names in Spark's plan."""
+    """The steps of semel's functions, by their names in Spark's plan."""
     read = f"read {spec.source.type}, parse, set bad records aside"
     keep = "keep the rows in a file of the task"
     write = ("write the rows to staged files",)
@@ -382,21 +382,19 @@ def _steps_of(spec: Spec) -> dict[str, tuple[str, ...]]:
 
 
 def _notes(queries: tuple[Query, ...], partitions: str) -> Iterator[str]:
-    """What costs more than it must, each with what can be done. `partitions`: Spark's own number of
-    those of a shuffle.
-    """
+    """Avoidable costs, each with a remedy. `partitions`: Spark's default number for a shuffle."""
     for stage in (stage for query in queries for stage in query.stages):
         read = any(step.text == _OF_SURVIVORS for step in stage.steps)
         if stage.ends is StageEnd.broadcast and read:
             yield (
-                f"stage {stage.number} sends the survivors to each executor: Spark takes them for "
-                "a few bytes. Where they may be many, join with a hint: frame.hint('merge'), or "
-                "/*+ MERGE(r) */ in SQL, of records r"
+                f"stage {stage.number} sends all new records to each executor, because Spark "
+                "expects few. If there may be many, join with a hint: frame.hint('merge'), or "
+                "/*+ MERGE(r) */ in SQL, for records r"
             )
         if stage.by.startswith("rangepartitioning"):
             yield (
-                f"stage {stage.number} runs twice, first for a sample of the order. Where it is "
-                "enough that each file is in order, sortWithinPartitions needs no shuffle"
+                f"stage {stage.number} runs twice, first to sample the order. If only the rows of "
+                "each file must be in order, use sortWithinPartitions, which does not shuffle"
             )
     last = queries[-1].stages[-1]
     if len(queries) > 1 and last.tasks == int(partitions) > 1:

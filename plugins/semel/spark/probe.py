@@ -1,7 +1,7 @@
-"""What `semel check` lets a task find out about its executor.
+"""A task of `semel check` that tests its executor.
 
-This module travels to executors as it stands, for they may have another semel, or none: so it
-imports nothing of semel until it is called, and says of each part by itself what is wrong with it.
+Spark ships this module by value, because executors may have another version of semel or lack it.
+So it imports semel only within its functions, and reports the fault of each part separately.
 """
 
 import importlib
@@ -18,33 +18,33 @@ from functools import partial
 from typing import Any
 
 ANSWER = "answer string"
-"""The column that a probe gives."""
+"""The column that a probe returns."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What each task is to look at.
+class ProbeRequest:
+    """The parts that each task tests.
 
-    `key`: an advisory lock that the driver holds in its ledger; None when the ledger is not asked.
-    `token` stands in the file `driver` of each of the folders. `looks`: of each source the part
-    that it concerns, the module whose `look` is called, and with what (plain values). A task takes
-    `seconds` at least, so that the others come to other executors.
+    `key`: an advisory lock that the driver holds in its ledger; None to skip the ledger. `token`:
+    the content of the file `driver` in each folder. `calls`: for each source its part, the module
+    whose `look` to call, and the arguments (plain values). `seconds`: a task's minimum duration, so
+    that Spark sends other tasks to other executors.
     """
 
     key: int | None
     token: str
     folders: tuple[str, ...]
-    looks: tuple[tuple[str, str, tuple[Any, ...]], ...]
+    calls: tuple[tuple[str, str, tuple[Any, ...]], ...]
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """What a task found. `troubles`: what is wrong, by the part that it concerns.
+    """A task's result. `troubles`: the faults, by part.
 
-    `ahead_seconds`: how much the executor's clock is surely ahead of the ledger's, negative behind
-    it; None where the ledger was not reached. `made`: the files that the task wrote. `process`: the
-    parent of all Python workers of one executor. `zones`: the version of its time zone database.
+    `ahead_seconds`: how far the executor's clock is at least ahead of the ledger's (negative if it
+    is slow); None if the ledger did not answer. `made`: the files that the task wrote. `process`:
+    the parent of the executor's Python workers. `zones`: the version of its time zone database.
     """
 
     host: str
@@ -61,40 +61,42 @@ class ProbeResult:
 
     @classmethod
     def of(cls, text: str) -> "ProbeResult":
-        """An answer as a task sent it."""
+        """Parse a task's result."""
         return cls(**json.loads(text))
 
 
-def probe(asked: Asked) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function for mapInArrow: an answer, as JSON, for each number that comes in."""
+def probe(request: ProbeRequest) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """A function for mapInArrow that returns a result, as JSON, for each input row."""
 
     def task(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
         for batch in batches:
             for _ in range(batch.num_rows):
-                text = json.dumps(asdict(answer(asked)))
+                text = json.dumps(asdict(answer(request)))
                 yield pa.record_batch([[text]], names=[ANSWER.split()[0]])
 
     return task
 
 
-def answer(asked: Asked) -> ProbeResult:
-    """Look at everything, whatever is wrong with a part of it."""
+def answer(request: ProbeRequest) -> ProbeResult:
+    """Test every part, even after another part has failed."""
     began = time.monotonic()
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "semel": "", "ahead_seconds": None, "cache": "", "made": [], "zones": "",
     }  # fmt: skip
-    parts = [("semel", _semel), ("zones", _zones), ("folders", _folders), ("cache", _cache), ("ledger", _ledger)]
-    parts += [(part, partial(_look, module, values)) for part, module, values in asked.looks]
+    tests = {
+        "semel": _semel, "zones": _zones, "folders": _folders, "cache": _cache, "ledger": _ledger
+    }  # fmt: skip
+    calls = [(part, partial(_call_look, *call)) for part, *call in request.calls]
     troubles: dict[str, str] = {}
-    for name, look in parts:
+    for name, test in (*tests.items(), *calls):
         try:
-            look(asked, found)
-        except Exception as error:  # noqa: BLE001 - whatever it is, that is the answer
+            test(request, values)
+        except Exception as error:  # noqa: BLE001 - any error is a result
             text = str(error).strip().splitlines()
             troubles.setdefault(name, f"{type(error).__name__}: {text[0] if text else ''}")
-    time.sleep(max(0.0, asked.seconds - (time.monotonic() - began)))
+    time.sleep(max(0.0, request.seconds - (time.monotonic() - began)))
     return ProbeResult(
         host=socket.gethostname(),
         process=os.getppid(),
@@ -102,59 +104,59 @@ def answer(asked: Asked) -> ProbeResult:
         python=platform.python_version(),
         time_seconds=time.time(),
         troubles=troubles,
-        **found,
+        **values,
     )
 
 
-def _semel(_: Asked, found: dict[str, Any]) -> None:
+def _semel(_: ProbeRequest, values: dict[str, Any]) -> None:
     import semel
 
-    found["semel"] = semel.__version__
+    values["semel"] = semel.__version__
 
 
-def _zones(_: Asked, found: dict[str, Any]) -> None:
+def _zones(_: ProbeRequest, values: dict[str, Any]) -> None:
     from semel.model.windows import zones_version
 
-    found["zones"] = zones_version()
+    values["zones"] = zones_version()
 
 
-def _ledger(asked: Asked, found: dict[str, Any]) -> None:
-    if asked.key is None:
+def _ledger(request: ProbeRequest, values: dict[str, Any]) -> None:
+    if request.key is None:
         return
     from semel import settings
     from semel.ledger import Ledger, row
 
     with Ledger(settings.ledger_dsn()) as ledger, ledger.transaction() as connection:
-        before = time.time()
-        seen = row(connection, "check", "look", key=asked.key)
-        ahead = surely_ahead(before, float(seen["now_seconds"]), time.time())
-        found["ahead_seconds"] = ahead
-        if not seen["held"]:
+        sent = time.time()
+        answer = row(connection, "check", "look", key=request.key)
+        values["ahead_seconds"] = seconds_ahead(sent, float(answer["now_seconds"]), time.time())
+        if not answer["held"]:
             raise LookupError(f"{ledger} is not the driver's ledger")
 
 
-def surely_ahead(before: float, then: float, after: float) -> float:
-    """How much a clock is ahead at least of another one that was asked between two times of it."""
-    return max(0.0, before - then) + min(0.0, after - then)
+def seconds_ahead(sent: float, remote: float, received: float) -> float:
+    """Minimum lead of the local clock over a remote one; negative if it is slow. `sent` and
+    `received` are local times around the remote clock's answer."""
+    return max(0.0, sent - remote) + min(0.0, received - remote)
 
 
-def _folders(asked: Asked, found: dict[str, Any]) -> None:
-    for folder in asked.folders:
+def _folders(request: ProbeRequest, values: dict[str, Any]) -> None:
+    for folder in request.folders:
         with open(os.path.join(folder, "driver"), encoding="utf-8") as file:
-            if file.read() != asked.token:
-                raise LookupError(f"{folder} holds another file than the driver wrote")
+            if file.read() != request.token:
+                raise LookupError(f"{folder} is not the driver's folder: its file differs")
         path = os.path.join(folder, f"task-{uuid.uuid4().hex}")
         with open(path, "x", encoding="utf-8") as file:
-            file.write(asked.token)
-        found["made"].append(path)
+            file.write(request.token)
+        values["made"].append(path)
 
 
-def _look(module: str, values: tuple[Any, ...], *_: object) -> None:
-    importlib.import_module(module).look(*values)
+def _call_look(module: str, values: tuple[Any, ...], *_: object) -> None:
+    importlib.import_module(module).check_access(*values)
 
 
-def _cache(_: Asked, found: dict[str, Any]) -> None:
+def _cache(_: ProbeRequest, values: dict[str, Any]) -> None:
     from semel import settings
 
     with tempfile.TemporaryFile(dir=settings.cache_dir()):
-        found["cache"] = str(settings.cache_dir())
+        values["cache"] = str(settings.cache_dir())

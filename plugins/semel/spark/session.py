@@ -1,6 +1,6 @@
-"""Opening a Spark session: over Connect, on a classic master, or inside of spark-submit.
+"""Open a Spark session: over Connect, on a classic master, or inside of spark-submit.
 
-Progress is said as plain lines. A session that was opened here is stopped here.
+Logs progress as plain lines, and stops the sessions that it opened.
 """
 
 import logging
@@ -24,19 +24,19 @@ from semel.spark.engine import SparkEngine
 from semel.spark.settings import SETTINGS, settings_for
 
 CONNECT_RETRIES_MAX = 6
-"""Tries after the first that a lost call to Spark Connect gets: 70 s, a server's restart."""
+"""Retries of a lost call to Spark Connect: 70 s, enough for a server's restart."""
 
 SPARK_ANSWER_SECONDS = 10.0
-"""How long the first contact with a Spark Connect server may take before Spark counts as away."""
+"""Maximum time to connect to a Spark Connect server before Spark counts as unavailable."""
 
 PROGRESS_SECONDS = 3.0
-"""Spark's progress is said at most this often, so that a long stage does not fill a log."""
+"""Minimum time between two lines of Spark's progress, so that a long stage does not fill a log."""
 
 INTERRUPT_SECONDS = 30.0
-"""How long what a session begins is cancelled, once it was interrupted. Airflow kills after five."""
+"""How long after an interrupt semel cancels new jobs too. Airflow kills it after five seconds."""
 
 SUBMITTED = "submitted"
-"""In place of a master: the one that spark-submit was given."""
+"""Stands for spark-submit's own master."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ _CONNECT_PORT = 15002  # Spark's own default
 def open_engine(remote_or_master: str, log: Log = print) -> Iterator[SparkEngine]:
     """An engine on `sc://host:port`, on a master such as `local[4]`, or on SUBMITTED.
 
-    UnavailableError: Spark does not answer. TerminalError: it lacks a setting that semel needs.
+    Raises UnavailableError if Spark does not answer, TerminalError if it lacks a setting.
     """
     _to_debug("DataFrameQueryContextLogger", "SQLQueryContextLogger")
     connect = remote_or_master.startswith("sc://")
@@ -58,30 +58,31 @@ def open_engine(remote_or_master: str, log: Log = print) -> Iterator[SparkEngine
             session.conf.set("spark.sql.session.timeZone", SETTINGS["spark.sql.session.timeZone"])
             engine = SparkEngine(session)
         except PySparkException as error:
-            raise _away(remote_or_master, error) from error
+            raise _unavailable(remote_or_master, error) from error
         if connect:
             session.registerProgressHandler(_Progress(log))
             yield engine
         else:
-            with _watched(session, _Progress(log)):
+            with _report_progress(session, _Progress(log)):
                 yield engine
     finally:
         if connect:
-            # stop() ends the session before these are sent, and logs that the server refused them.
+            # stop() would end the session before these calls, and log that the server refused them.
             wait(session.client._release_futures, SPARK_ANSWER_SECONDS)
         session.stop()
 
 
 class _Debug(logging.Handler):
-    """Passes on to semel's own logger, as details."""
+    """Forwards records to semel's own logger, at level DEBUG."""
 
     def emit(self, record: logging.LogRecord) -> None:
         _log.debug(self.format(record))
 
 
 def _to_debug(*names: str) -> None:
-    """What Spark's client logs of an exception that it raises, several kB of JSON on stderr, is
-    said in one line by who catches it.
+    """Log Spark's loggers of these names at level DEBUG.
+
+    For each exception, Spark's client writes several kB of JSON to stderr; semel logs one line.
     """
     for name in names:
         logger = PySparkLogger.getLogger(name)
@@ -91,9 +92,9 @@ def _to_debug(*names: str) -> None:
 
 
 def interrupt(engine: SparkEngine) -> None:
-    """Cancel what the engine's session runs, and for some seconds what it begins: a job with
-    transforms is two, and a signal may come between them. Meant for signal handlers: it waits for
-    nothing.
+    """Cancel the session's jobs, and for INTERRUPT_SECONDS also jobs that it begins: with
+    transforms there are two jobs, and a signal may come between them. Returns at once, for use in
+    signal handlers.
     """
 
     def again() -> None:
@@ -110,26 +111,26 @@ def interrupt(engine: SparkEngine) -> None:
 
 
 def _connect(remote: str) -> SparkSession:
-    """A session of its own on a Connect server that answers."""
+    """Create a session on a Connect server. Raises UnavailableError if it does not answer."""
     address = urlsplit(remote.partition(";")[0])
     try:
         place = (address.hostname or "", address.port or _CONNECT_PORT)
         socket.create_connection(place, SPARK_ANSWER_SECONDS).close()
-    except OSError as error:  # Spark's client alone would try for minutes before it says so.
-        raise _away(remote, error) from error
+    except OSError as error:  # Spark's client alone would try for minutes before it raises.
+        raise _unavailable(remote, error) from error
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    _to_debug("pyspark.sql.connect.logging")  # Which gets its handler when it is imported.
+    _to_debug("pyspark.sql.connect.logging")  # Only after its import, which adds a handler.
     try:
         session = SparkSession.builder.remote(remote).create()
     except PySparkException as error:
-        raise _away(remote, error) from error
+        raise _unavailable(remote, error) from error
     session.client.set_retry_policies([DefaultPolicy(max_retries=CONNECT_RETRIES_MAX)])
     return session
 
 
 def _classic(master: str) -> SparkSession:
-    """A session whose driver is this process."""
+    """Create a session whose driver is this process."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Workers need the same packages.
     builder = SparkSession.builder.appName("semel").config(map=settings_for(master))
     builder = builder.config("spark.ui.showConsoleProgress", "false")
@@ -140,20 +141,18 @@ def _classic(master: str) -> SparkSession:
     return session
 
 
-def _away(where: str, error: Exception) -> UnavailableError:
-    shown = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    # What follows a `;` of a Connect address may hold a token.
-    return UnavailableError(
-        f"Spark at {where.partition(';')[0]} does not answer ({shown[:300]})"
-    )
+def _unavailable(where: str, error: Exception) -> UnavailableError:
+    why = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    # A Connect address may have a token after its first `;`.
+    return UnavailableError(f"Spark at {where.partition(';')[0]} does not answer ({why[:300]})")
 
 
 class _Progress:
-    """Says how many tasks are done, when that changed, at most every few seconds."""
+    """Logs the number of finished tasks after each change, at most every PROGRESS_SECONDS."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
-        self.said = ""
+        self.last_line = ""
         self.next_time = time.monotonic() + PROGRESS_SECONDS
 
     def __call__(
@@ -164,30 +163,30 @@ class _Progress:
         done: bool,  # noqa: ARG002 - the same
     ) -> None:
         counts = [(stage.num_completed_tasks, stage.num_tasks) for stage in stages or ()]
-        self.tell(counts, inflight_tasks)
+        self.report(counts, inflight_tasks)
 
-    def tell(self, counts: list[tuple[int, int]], running: int) -> None:
-        """`counts`: tasks done and in all, for each stage."""
-        done, total = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
-        line = f"Spark: {done} of {total} tasks done, {running} running"
-        if total and line != self.said and time.monotonic() >= self.next_time:
+    def report(self, counts: list[tuple[int, int]], running: int) -> None:
+        """Log a line. `counts`: the finished tasks and all tasks, for each stage."""
+        ended, total = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
+        line = f"Spark: {ended} of {total} tasks done, {running} running"
+        if total and line != self.last_line and time.monotonic() >= self.next_time:
             self.log(line)
-            self.said = line
+            self.last_line = line
             self.next_time = time.monotonic() + PROGRESS_SECONDS
 
 
 @contextmanager
-def _watched(session: SparkSession, progress: _Progress) -> Iterator[None]:
-    """Tell the progress of a classic session, which calls nobody back."""
+def _report_progress(session: SparkSession, progress: _Progress) -> Iterator[None]:
+    """Log the progress of a classic session, which has no progress handlers."""
     tracker = session.sparkContext.statusTracker()
     stop = threading.Event()
 
     def watch() -> None:
         while not stop.wait(PROGRESS_SECONDS):
-            stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
-            found = [stage for stage in stages if stage]
-            counts = [(stage.numCompletedTasks, stage.numTasks) for stage in found]
-            progress.tell(counts, sum(stage.numActiveTasks for stage in found))
+            infos = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+            stages = [stage for stage in infos if stage]
+            counts = [(stage.numCompletedTasks, stage.numTasks) for stage in stages]
+            progress.report(counts, sum(stage.numActiveTasks for stage in stages))
 
     thread = threading.Thread(target=watch, name="progress", daemon=True)
     thread.start()

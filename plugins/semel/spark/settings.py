@@ -1,4 +1,4 @@
-"""What Spark is started with. No import of Spark: the local stack builds a command line of it."""
+"""Settings to start Spark with. Does not import Spark: the local stack needs only their text."""
 
 SETTINGS = {
     # A lost executor fails the attempt, see SparkEngine.
@@ -7,19 +7,19 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.python.daemon.module": "semel.spark.daemon",
 }
-"""What each Spark needs; the last one only to be fast."""
+"""Settings that each Spark needs; the last one only for speed."""
 
 CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
-"""With one of these in its environment a process gets a session of another Spark."""
+"""Each of these environment variables would give a process another Spark's session."""
 
 LOOPBACK = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
 }
-"""With these no other machine sees a driver."""
+"""Settings that hide a driver from other machines."""
 
 
 def settings_for(master: str) -> dict[str, str]:
-    """For a master's driver; one whose executors are in its own process stays unseen."""
+    """The settings of a master's driver; a `local` one also hides from other machines."""
     return SETTINGS | LOOPBACK if master.startswith("local") else SETTINGS

@@ -1,4 +1,4 @@
-"""Transforms: pure functions from DataFrame to DataFrame, and queries, from spark_jobs/ alone."""
+"""Transforms from spark_jobs/: pure functions from DataFrame to DataFrame, and SQL queries."""
 
 import importlib.util
 import sys
@@ -21,7 +21,7 @@ _VIEW_LOCK = threading.Lock()
 
 @dataclass(frozen=True, kw_only=True)
 class Transform:
-    """A transform as the engine applies it. `query`: the text of a SQL file."""
+    """A transform for the engine. `query`: the text of an SQL file; None for a Python function."""
 
     name: str
     apply: Callable[[DataFrame], DataFrame]
@@ -29,53 +29,51 @@ class Transform:
 
     @property
     def path(self) -> str:
-        """The file that it comes from, as traces show it."""
+        """The transform's file, as traces print it."""
         return str(file_of(self.name))
 
 
 def load_transforms(names: tuple[str, ...], code: dict[str, bytes]) -> list[Transform]:
-    """The transforms by their names, in order, from the texts of their files by file name.
+    """Load transforms, in order. `code`: the text of each file, by file name.
 
-    TerminalError when one cannot be had.
+    Raises TerminalError if a file has an error or lacks the function.
     """
     return [
-        _query(name, code[name]) if is_sql(name) else _function(name, code[file_of(name).name])
+        _sql(name, code[name]) if is_sql(name) else _python(name, code[file_of(name).name])
         for name in names
     ]
 
 
-def _function(name: str, text: bytes) -> Transform:
+def _python(name: str, text: bytes) -> Transform:
     module_name, _, function = name.partition(":")
     transform = getattr(_module(module_name, text), function, None)
     if not callable(transform):
         raise TerminalError(
-            f"transform {name}: {module_name}.py in {settings.transforms_dir()} defines no "
-            f"function {function!r}"
+            f"transform {name}: {module_name}.py in {settings.transforms_dir()} does not define "
+            f"a function {function!r}"
         )
     return Transform(name=name, apply=transform)
 
 
 # Keeps S25.
-def _query(name: str, data: bytes) -> Transform:
+def _sql(name: str, data: bytes) -> Transform:
     path = file_of(name)
-    if found := flaws(data):
-        shown = "; ".join(f"{path}:{flaw}" for flaw in found)
-        raise TerminalError(f"transform {name}: {shown}. Fix it, then run stage again")
+    if faults := "; ".join(f"{path}:{flaw}" for flaw in flaws(data)):
+        raise TerminalError(f"transform {name}: {faults}. Fix it, then run stage again")
     text = text_of(data)
 
     def apply(records: DataFrame) -> DataFrame:
-        session, own = records.sparkSession, f"semel_{uuid.uuid4().hex}"
-        # Over Connect a query is analysed anew each time it is used, with what `records` is then:
-        # a later transform that gives a view this name would be read in the place of our input.
-        # So the result becomes a view of its own, which keeps what it was made of. A classic
-        # session may be shared by threads.
+        session, result = records.sparkSession, f"semel_{uuid.uuid4().hex}"
+        # Connect analyses a query again at each use, with the view `records` of that moment. If a
+        # later transform replaced that view, the query would read the wrong input. A view of the
+        # result keeps its input. The lock is for threads that share a classic session.
         with _VIEW_LOCK:
             records.createOrReplaceTempView(VIEW)
             try:
-                session.sql(text).createOrReplaceTempView(own)
+                session.sql(text).createOrReplaceTempView(result)
             finally:
                 session.catalog.dropTempView(VIEW)
-        return session.table(own)
+        return session.table(result)
 
     return Transform(name=name, apply=apply, query=text)
 
@@ -87,10 +85,10 @@ def _module(name: str, text: bytes) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[loader.name] = module
     try:
-        # Not `exec_module`: it takes what an older text of this size and time was compiled to.
+        # Not `exec_module`: its cache returns older code if a file's size and time are the same.
         exec(loader.source_to_code(text, path), vars(module))
     except Exception as error:
         raise TerminalError(f"transforms: {path} raised {type(error).__name__}: {error}") from error
-    # Executors have no such module: what a transform ships to them goes by value.
+    # Executors cannot import this module, so a transform's functions go to them by value.
     cloudpickle.register_pickle_by_value(module)
     return module

@@ -1,13 +1,13 @@
-"""stage: one attempt at a batch, which may be repeated, killed, or run twice at once.
+"""stage: one attempt at a batch. It may be repeated, killed, or run twice at the same time.
 
-Readers see nothing of it.
+Readers see nothing until commit.
 
 How it works:
 1. take a new fence, and in one statement read the commit sequence, the forgotten buckets and the
-   live id runs: this pinned list is all that the attempt may consult;
-2. make the attempt's folder, keep the code in it, and check the planned ranges;
-3. look for records that killed the last attempts, and judge a part of the batch, to stop here if it
-   is surely too bad;
+   live id runs: the attempt may consult only this pinned list;
+2. create the attempt's folder, store the code in it, and check the planned ranges;
+3. search for records that killed the last attempts, and judge a sample of the batch, to stop early
+   if it is too bad;
 4. run the job (job.py) in an engine;
 5. check again, make everything durable, and seal the manifest with `running -> staged`.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from semel import failpoints, limits
-from semel.archive import layout, owned, provenance
+from semel.archive import layout, ownership, provenance
 from semel.catalog.runs import ensure_segment, snapshot
 from semel.declare.wording import count
 from semel.errors import (
@@ -35,7 +35,7 @@ from semel.errors import (
     TerminalError,
 )
 from semel.ledger import Ledger, attempts, pipelines, row, rows
-from semel.ledger.batches import opened
+from semel.ledger.batches import pipeline_and_batch
 from semel.ledger.heartbeat import heartbeat
 from semel.model.arrow import arrow_type
 from semel.model.batch import (
@@ -62,7 +62,7 @@ from semel.stage.sample import check_sample
 from semel.storage import check_links_of, make_folder, sync_folder
 
 DIED_ATTEMPTS = 2
-"""After this many attempts that died over the same part of a batch, its records are examined."""
+"""After so many attempts died in the same part of a batch, stage examines its records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,31 +83,30 @@ class Staged:
 
 
 def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: JobEngine, log: Log = print) -> Staged:
-    """Stage a planned batch. A staged or committed batch gets no new fence.
+    """Stage a planned batch. Returns the existing result of a staged or committed batch.
 
-    AttemptLostError: another attempt won, or the batch was given up, while this one ran.
-    TerminalError: the spec or the source is not what was planned, or a limit was broken.
+    Raises AttemptLostError if meanwhile another attempt won or the batch was abandoned. Raises
+    TerminalError if the spec or the source changed since the plan, or a limit was exceeded.
     """
     with ledger.transaction() as connection:
-        pipeline, batch = opened(connection, spec.name, batch_id)
+        pipeline, batch = pipeline_and_batch(connection, spec.name, batch_id)
         latest = row(connection, "stage", "latest", batch_id=batch_id)
-        found = rows(connection, "plan", "claims", batch_id=batch_id)
-        claims = [Claim.from_row(r) for r in found]
-        known = owned.known_batches(connection, pipeline)
+        claims = [Claim.from_row(r) for r in rows(connection, "plan", "claims", batch_id=batch_id)]
+        known = ownership.known_batches(connection, pipeline)
     if batch.status in (BatchStatus.COMMITTED, BatchStatus.FINALIZED):
         return Staged(batch=batch, attempt=None, found=True, counts=Counts.from_row(latest))
     if batch.status is BatchStatus.ABANDONED:
         raise StateError(
-            f"batch {batch_id} was abandoned, and its records are free for a later plan", next=ANEW
+            f"batch {batch_id} was abandoned. A later plan may take its records", next=ANEW
         )
     # Keeps S4.
     if batch.spec_digest != spec.digest():
         identity.check(pipeline.identity, spec)  # Plan refuses such a change too.
         raise TerminalError(
             f"batch {batch_id} was planned by another version of the declaration of {spec.name} "
-            f"(digest {batch.spec_digest[:12]}, now {spec.digest()[:12]}). Put that file back, or "
-            "let the batch be planned again by the new one; "
-            f"`semel abandon {batch_id}` gives it up",
+            f"(digest {batch.spec_digest[:12]}, now {spec.digest()[:12]}). Put the old file back; "
+            f"or abandon the batch with `semel abandon {batch_id}`, so that the next run plans its "
+            "records by the new file",
             next=ANEW,
         )
     # Keeps S19.
@@ -115,7 +114,7 @@ def stage(ledger: Ledger, spec: Spec, batch_id: int, engine: JobEngine, log: Log
         if latest["status"] in (AttemptStatus.STAGED, AttemptStatus.WON):
             attempt, counts = Attempt.from_row(latest), Counts.from_row(latest)
             return Staged(batch=batch, attempt=attempt, found=True, counts=counts)
-        log(attempts.before(batch, latest))
+        log(attempts.previous_attempt(batch, latest))
     source = open_source(spec)
     context = StageContext(
         ledger=ledger,
@@ -144,12 +143,12 @@ def _attempt(context: StageContext) -> Staged:
             with sink:
                 refuses = _check_sink(context, sink, job)
             texts = layout.code(context.archive)
-            taken = provenance.take(context.spec, batch, texts, job.folder, context.log)
-            job = replace(job, refuses=refuses, code=taken)
+            code = provenance.take_code(context.spec, batch, texts, job.folder, context.log)
+            job = replace(job, refuses=refuses, code=code)
             failpoints.point("stage.after_folders")
             if attempt.fence > DIED_ATTEMPTS:
-                before = range(attempt.fence - DIED_ATTEMPTS, attempt.fence)
-                folders = [layout.attempt(context.archive, batch.batch_id, n) for n in before]
+                last_fences = range(attempt.fence - DIED_ATTEMPTS, attempt.fence)
+                folders = [layout.attempt(context.archive, batch.batch_id, n) for n in last_fences]
                 fatal.check(job, folders)
             if batch.judges:
                 check_sample(job)
@@ -163,18 +162,18 @@ def _attempt(context: StageContext) -> Staged:
         _give_up(context, attempt, error)
         if isinstance(error, SourceError) and moved(source, context.claims, batch.batch_id):
             raise RetryableError(
-                f"batch {batch.batch_id}: what was planned was moved or compressed while it was "
-                f"read ({error}); it is there, so run stage again"
+                f"batch {batch.batch_id}: a planned file was moved or compressed while stage read "
+                f"it ({error}). Its content still exists. Run stage again"
             ) from error
         raise
 
 
 def _check_sink(context: StageContext, sink: Sink, job: StageJob) -> RowChecker | None:
-    """Check the sink before the job. Returns the check of rows, if the sink refuses any."""
+    """Check the sink before the job. Returns the check for rows if the sink can refuse some."""
     ledger, pipeline, batch = context.ledger, context.pipeline, context.batch
     is_replay = batch.replays is not None
     refuses = sink.check(_columns(job), job.data_dir)
-    owned.check_held(ledger, pipeline, sink, context.known, job.data_dir, replay=is_replay)
+    ownership.check_target(ledger, pipeline, sink, context.known, job.data_dir, replay=is_replay)
     notes = refuses.notes if refuses else ()
     if is_replay:
         notes += sink.check_replace(replayed.old_of(ledger, pipeline, batch))
@@ -184,33 +183,33 @@ def _check_sink(context: StageContext, sink: Sink, job: StageJob) -> RowChecker 
 
 
 def make_folders(job: StageJob) -> None:
-    """Make the folders that tasks write to: they make none themselves."""
+    """Create the folders for tasks to write to, because tasks create none."""
     for folder in (job.spill_dir, job.data_dir):
         make_folder(folder)
     fatal.make_folder(job.folder)
 
 
 def _give_up(context: StageContext, attempt: Attempt, error: BaseException) -> None:
-    """Mark the attempt as lost. Raises a more specific error when one is known."""
+    """Mark the attempt as lost. Raises a more specific error if there is one."""
     ledger, batch = context.ledger, context.batch
     try:
-        found = ledger.rows("stage", "attempt_status", attempt_id=attempt.attempt_id)[0]
+        status = ledger.rows("stage", "attempt_status", attempt_id=attempt.attempt_id)[0]
         attempts.lose(ledger, attempt.attempt_id, f"{type(error).__name__}: {error}"[:2000])
         became = ledger.rows("stage", "became", batch_id=batch.batch_id)[0]
     except RetryableError:
         return  # The ledger is away: the attempt stays open, which is safe.
-    if isinstance(error, Exception) and found["status"] in (AttemptStatus.LOST, AttemptStatus.WON):
-        # It was given up while it ran, and collect may have removed its files.
-        raise AttemptLostError(attempts.message(batch, attempt, found, became)) from error
+    if isinstance(error, Exception) and status["status"] in (AttemptStatus.LOST, AttemptStatus.WON):
+        # The attempt was lost while it ran, and collect may have removed its files.
+        raise AttemptLostError(attempts.message(batch, attempt, status, became)) from error
     if isinstance(error, OSError):
         raise RetryableError(
-            f"batch {batch.batch_id}, attempt {attempt.fence}: {error}; nothing was committed. "
-            f"Fix the file system below {context.archive}, then run stage again"
+            f"batch {batch.batch_id}, attempt {attempt.fence}: {error}. Nothing was committed. "
+            f"Fix the file system at {context.archive}, then run stage again"
         ) from error
 
 
 def moved(source: Source, claims: list[Claim], batch_id: int) -> bool:
-    """Whether everything planned is in the source, at another place than before."""
+    """Whether the source still has all claimed content, but at least one part in another place."""
     try:
         return source.find(claims, batch_id) != claims
     except SourceError:
@@ -233,12 +232,13 @@ def _begin(context: StageContext) -> tuple[Attempt, StageJob]:
         )
         if begun is None:
             raise AttemptLostError(
-                f"batch {batch.batch_id} takes no new attempt: "
+                f"batch {batch.batch_id} cannot begin another attempt: "
                 + attempts.winner(row(connection, "stage", "became", batch_id=batch.batch_id))
             )
         segment = None
         if not spec.by_position and batch.replays is None:
-            # After the attempt: it began before its segment's span ends, so collect counts it.
+            # After the attempt's row, so that it begins before the end of its segment's span and
+            # collect counts it.
             horizon = int(spec.dedup.horizon.total_seconds())
             segment = ensure_segment(connection, pipeline.pipeline_id, horizon)
         failpoints.point("stage.before_begin")
@@ -269,8 +269,8 @@ def _seal(
     context: StageContext, attempt: Attempt, job: StageJob, outcome: Outcome, sink: Sink
 ) -> Staged:
     spec, pipeline, batch = context.spec, context.pipeline, context.batch
-    staged, counts = account.added_up(job, outcome)
-    # What others set aside was set aside and reported before.
+    staged, counts = account.sum_up(job, outcome)
+    # A replay's dead letters were reported by the batch that judged them.
     aside = None
     if batch.judges:
         aside = account.set_aside(job, outcome.reports, counts)
@@ -278,8 +278,8 @@ def _seal(
     # Keeps S17.
     if pipeline.sink_schema not in (None, schema):
         raise TerminalError(
-            f"batch {batch.batch_id}: its output has the columns {schema}, and {spec.name}'s "
-            f"output had {pipeline.sink_schema}; {_otherwise(spec)}",
+            f"batch {batch.batch_id}: its output has the columns {schema}, but earlier output of "
+            f"{spec.name} has {pipeline.sink_schema}. {_column_advice(spec)}",
             next=AGAIN if spec.aggregate else f"semel accept {spec.name} --columns",
         )
     columns = [(name, arrow_type(text)) for name, text in outcome.sink_schema]
@@ -308,23 +308,23 @@ def _seal(
         counts=counts,
         files=len(manifest),
         aside=aside,
-        kept=layout.all_kept(context.archive, {f.kind for f in manifest}, batch.batch_id),
+        kept=layout.verdict_globs(context.archive, {f.kind for f in manifest}, batch.batch_id),
         ignored=account.ignored_of(spec, outcome.reports),
     )
 
 
-def _otherwise(spec: Spec) -> str:
-    """What helps where the output's columns are others."""
+def _column_advice(spec: Spec) -> str:
+    """Advice if the columns of the output have changed."""
     transforms = ", and the transforms," if spec.transforms else ""
     changed = f"source.schema and source.unknown{transforms}"
     if spec.aggregate is not None:
         return (
-            f"rows of both would not add up. Change {changed} back, or declare a new pipeline with "
-            "its own name and sink"
+            f"The rows of both would not add up. Change {changed} back, or declare a new pipeline "
+            "with its own name and sink"
         )
     return (
-        f"change {changed} back, or `semel accept {spec.name} --columns` to let the output have "
-        "new columns from here on"
+        f"Change {changed} back, or run `semel accept {spec.name} --columns` so that the output "
+        "has the new columns from now on"
     )
 
 
@@ -339,7 +339,7 @@ def _write_manifest(
     manifest: list[ManifestFile],
     sealed: dict[str, object],
 ) -> None:
-    """`running -> staged`, with the attempt's files and its `sealed` columns."""
+    """Seal the attempt (`running -> staged`) with its files and its `sealed` columns."""
     batch, digest = context.batch, sealed["input_digest"]
     files = json.dumps([{**vars(f), "ordinal": at} for at, f in enumerate(manifest)])
     with context.ledger.transaction() as connection:
@@ -351,16 +351,15 @@ def _write_manifest(
             raise TerminalError(
                 f"batch {batch.batch_id}: attempt {attempt.fence} read other bytes (digest "
                 f"{digest[:12]}) than attempt {other['fence']} ({other['input_digest'][:12]}): a "
-                "file was edited in between, or a topic compacted; once the batch is abandoned, "
-                "what is there now is planned anew",
+                "file was edited in between, or a topic compacted. Nothing was committed. Abandon "
+                "the batch, so that the next run plans the current content",
                 next=f"semel abandon {batch.batch_id}",
             )
         values = {"attempt_id": attempt.attempt_id, "files": files, **sealed}
-        done = row(connection, "stage", "seal", **values)
-        if done is None:
-            found = row(connection, "stage", "attempt_status", attempt_id=attempt.attempt_id)
+        if row(connection, "stage", "seal", **values) is None:
+            status = row(connection, "stage", "attempt_status", attempt_id=attempt.attempt_id)
             became = row(connection, "stage", "became", batch_id=batch.batch_id)
-            raise AttemptLostError(attempts.message(batch, attempt, found, became))
+            raise AttemptLostError(attempts.message(batch, attempt, status, became))
         failpoints.point("stage.before_seal")
     failpoints.point("stage.after_seal")
 
@@ -373,7 +372,7 @@ def _final_names(
         if file.kind is Kind.DATA:
             final = sink.target(batch_id, attempt.fence, part, file)
         else:
-            final = layout.kept(context.archive, file.kind, batch_id, part)
+            final = layout.batch_file(context.archive, file.kind, batch_id, part)
         yield ManifestFile(
             kind=file.kind,
             staged_path=file.path,

@@ -1,7 +1,7 @@
 """classify: find the duplicates in a shard, within the batch or in the catalog.
 
-A pure function of the shard's ids, in source order, and of what the pinned runs hold. The first
-copy in source order wins. If the catalog holds an id, every copy is a duplicate.
+A pure function of the shard's ids, in source order, and of the ids in the pinned runs. The first
+copy in source order wins. If the catalog has an id, every copy is a duplicate.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class Dropped:
 
 @dataclass(frozen=True, kw_only=True)
 class Classification:
-    """The rows to drop, by split (splits that lose nothing are left out), and the new ids.
+    """The rows to drop, by split (only splits that lose rows), and the new ids.
 
     `h1` and `h2` are the survivors' ids, one each, sorted by h1: the shard's next id run.
     """
@@ -65,18 +65,18 @@ def by_shard(
 ) -> dict[int, SplitIds]:
     """The ids of a split, given by row, for each shard. Every shard has a part, even an empty one.
     """
-    found = {}
+    parts = {}
     for number in range(shards):
         row = np.flatnonzero(shard == number).astype(np.uint32)
-        found[number] = SplitIds(split=split, h1=h1[row], h2=h2[row], row=row)
-    return found
+        parts[number] = SplitIds(split=split, h1=h1[row], h2=h2[row], row=row)
+    return parts
 
 
 def classify(parts: list[SplitIds], contains: Contains) -> Classification:
     """Judge a shard's ids. `parts` come in source order, one per split.
 
-    `contains(h1, h2)` is called once, with distinct ids sorted by h1. It returns a mask of those
-    that the pinned runs hold.
+    Calls `contains(h1, h2)` once, with distinct ids sorted by h1. It returns a mask of the ids in
+    the pinned runs.
     """
     # 1. Group the copies of each id, in source order.
     h1 = np.concatenate([np.empty(0, np.uint64), *(part.h1 for part in parts)])
@@ -85,7 +85,7 @@ def classify(parts: list[SplitIds], contains: Contains) -> Classification:
     h1, h2 = h1[order], h2[order]
     first = sortedids.is_first(h1, h2)
 
-    # 2. Ask the catalog once for each id.
+    # 2. Query the catalog once for each id.
     new_h1, new_h2 = h1[first], h2[first]
     old = contains(new_h1, new_h2)
 
@@ -101,9 +101,9 @@ def classify(parts: list[SplitIds], contains: Contains) -> Classification:
     for part in parts:
         of_part = reason[start : start + len(part.h1)]
         start += len(part.h1)
-        gone = np.flatnonzero(of_part)
-        if len(gone):
-            dropped[part.split] = Dropped(rows=part.row[gone], reason=of_part[gone])
+        repeats = np.flatnonzero(of_part)
+        if len(repeats):
+            dropped[part.split] = Dropped(rows=part.row[repeats], reason=of_part[repeats])
     return Classification(dropped=dropped, h1=new_h1[~old], h2=new_h2[~old])
 
 

@@ -1,12 +1,12 @@
-"""combine: what a window counts, as partial rows in place of output rows.
+"""combine: aggregate records into partial rows, the output of a pipeline with `aggregate`.
 
-A partial row is of a slice of time and of the columns that an aggregation is by; it stands for some
-records. Who reads them merges them, in any order: each function is associative and commutative,
-over exact values. So a task combines what it has, and nothing is shuffled (combiner lifting:
-Chambers et al., FlumeJava, PLDI 2010; Akidau et al., The Dataflow Model, VLDB 2015).
+A partial row belongs to a slice of time and a key, and stands for some records. Readers merge
+partial rows in any order: each function is associative and commutative over exact values. So each
+task combines its own records, without a shuffle (combiner lifting: Chambers et al., FlumeJava, PLDI
+2010; Akidau et al., The Dataflow Model, VLDB 2015).
 
-How it works: each record is lifted to a partial row of its own, and partial rows are merged, also
-with merged ones. distinct(c) keeps its values as one more column of the key.
+How it works: lift each record to a partial row, then merge partial rows, also merged ones.
+distinct(c) keeps its values as an additional column of the key.
 """
 
 from collections.abc import Callable
@@ -22,14 +22,14 @@ from semel.model.windows import UTC_TIME, YEARS
 from semel.pipeline.spec import Spec
 
 HELD_ROWS_MAX = 1 << 20
-"""Rows that a task holds before it merges them, or else writes them."""
+"""Rows that a task collects before it merges them, or writes them if merging does not help."""
 
 _DIGITS = 38
 _SUMS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 
 
 def partial_schema(spec: Spec, records: pa.Schema) -> pa.Schema:
-    """The columns of partial rows, of records with these columns."""
+    """The columns of partial rows for records with the given columns."""
     declared = spec.aggregate
     fields = [pa.field(START, UTC_TIME, nullable=False)]
     fields += [records.field(name).with_nullable(True) for name in declared.keys]
@@ -38,7 +38,7 @@ def partial_schema(spec: Spec, records: pa.Schema) -> pa.Schema:
 
 
 def timeless(times: pa.ChunkedArray) -> tuple[np.ndarray, list[Reason]]:
-    """The rows (int64, ascending) of times that are in no window, each with the reason."""
+    """The rows (int64, ascending) whose times belong to no window, each with the reason."""
     if not times.null_count:
         ends = pc.min_max(times)
         if not len(times) or YEARS[0] <= _year(ends["min"]) and _year(ends["max"]) < YEARS[1]:
@@ -56,27 +56,27 @@ def _year(time: pa.Scalar) -> int:
 
 
 def lifted(spec: Spec, records: pa.Table) -> pa.Table:
-    """Each record as a partial row of its own. No record may lack its time."""
+    """Convert each record to a partial row. Each record must have a time."""
     declared, schema = spec.aggregate, partial_schema(spec, records.schema)
     slices, times = spec.window.windows.slices, records.column(spec.record_time)
     starts = [slices.starts(chunk) for chunk in slices.moments(times).chunks]
-    found = [pa.chunked_array(starts, UTC_TIME)]
-    found += [records.column(name) for name in declared.keys]
+    columns = [pa.chunked_array(starts, UTC_TIME)]
+    columns += [records.column(name) for name in declared.keys]
     ones = pa.repeat(pa.scalar(1, pa.int64()), records.num_rows)
     for name, function in declared.columns.items():
         if function.column is None:
-            found.append(ones)
+            columns.append(ones)
             continue
         column = records.column(function.column)
         if function.word == "count":
             column = column.is_valid()
-        found.append(column.cast(schema.field(name).type))
-    return pa.table([*found, ones], schema=schema)
+        columns.append(column.cast(schema.field(name).type))
+    return pa.table([*columns, ones], schema=schema)
 
 
 # Keeps AG3.
 def merged(declared: Aggregate, rows: pa.Table) -> pa.Table:
-    """The partial rows of each slice and key as one. LimitError: a sum is too large."""
+    """Merge the partial rows of each slice and key. Raises LimitError if a sum is too large."""
     keys = declared.key_of_parts
     sums = {n: _SUMS[f.word] for n, f in declared.columns.items() if f.word in _SUMS}
     wide = rows
@@ -85,49 +85,49 @@ def merged(declared: Aggregate, rows: pa.Table) -> pa.Table:
         if word == "sum" and pa.types.is_decimal(column.type) and not _is_safe(column):
             at = rows.schema.get_field_index(name)
             wide = wide.set_column(at, name, column.cast(pa.decimal256(76, column.type.scale)))
-    asked = [*sums.items(), (RECORDS, "sum")]
-    done = wide.group_by(keys, use_threads=False).aggregate(asked)
-    done = done.rename_columns([*keys, *sums, RECORDS]).select(rows.schema.names)
+    functions = [*sums.items(), (RECORDS, "sum")]
+    result = wide.group_by(keys, use_threads=False).aggregate(functions)
+    result = result.rename_columns([*keys, *sums, RECORDS]).select(rows.schema.names)
     try:
-        return done.cast(rows.schema)
+        return result.cast(rows.schema)
     except pa.ArrowInvalid as error:
         raise LimitError(
-            f"a sum of aggregate.columns has more than {_DIGITS} digits ({error}); count in larger "
-            "units, or set such records aside by a transform"
+            f"a sum of aggregate.columns has more than {_DIGITS} digits ({error}). Nothing was "
+            "committed. Count in larger units, or filter such records in a transform"
         ) from error
 
 
 class Combiner:
-    """Takes the records of a task, and gives partial rows to `write`."""
+    """Combines the records of a task, and passes partial rows to `write`."""
 
     def __init__(self, spec: Spec, write: Callable[[pa.Table], None]) -> None:
         self._spec, self._write = spec, write
-        self._held: list[pa.Table] = []
+        self._tables: list[pa.Table] = []
         self._rows = 0
 
     def add(self, records: pa.Table) -> None:
-        """Take records."""
+        """Add records."""
         if not records.num_rows:
             return
-        some = merged(self._spec.aggregate, lifted(self._spec, records))
-        self._held.append(some)
-        self._rows += some.num_rows
+        table = merged(self._spec.aggregate, lifted(self._spec, records))
+        self._tables.append(table)
+        self._rows += table.num_rows
         if self._rows > HELD_ROWS_MAX:
-            whole = self._merge()
-            self._held, self._rows = [whole], whole.num_rows
-            if self._rows > HELD_ROWS_MAX // 2:  # They do not become fewer.
+            table = self._merge()
+            self._tables, self._rows = [table], table.num_rows
+            if self._rows > HELD_ROWS_MAX // 2:  # Merging hardly makes them fewer.
                 self.end()
 
     def end(self) -> None:
-        """Give all that is held."""
-        if self._held:
+        """Write all collected rows."""
+        if self._tables:
             self._write(self._merge())
-        self._held, self._rows = [], 0
+        self._tables, self._rows = [], 0
 
     def _merge(self) -> pa.Table:
-        if len(self._held) == 1:
-            return self._held[0]
-        return merged(self._spec.aggregate, pa.concat_tables(self._held))
+        if len(self._tables) == 1:
+            return self._tables[0]
+        return merged(self._spec.aggregate, pa.concat_tables(self._tables))
 
 
 def _kind(function: Function, records: pa.Schema) -> pa.DataType:
@@ -141,14 +141,14 @@ def _kind(function: Function, records: pa.Schema) -> pa.DataType:
 
 
 def _is_safe(column: pa.ChunkedArray) -> bool:
-    """Whether no sum of these decimals can be too large for their type."""
+    """Whether every sum of these decimals fits their type."""
     ends = pc.min_max(column)
-    found = [abs(ends[end].as_py()) for end in ("min", "max") if ends[end].is_valid]
-    return max(found, default=0) * max(1, len(column)) < 10 ** (_DIGITS - column.type.scale)
+    sizes = [abs(ends[end].as_py()) for end in ("min", "max") if ends[end].is_valid]
+    return max(sizes, default=0) * max(1, len(column)) < 10 ** (_DIGITS - column.type.scale)
 
 
 def records_of(rows: pa.Table) -> int:
-    """How many records partial rows stand for."""
+    """The number of records that partial rows stand for."""
     return pc.sum(rows.column(RECORDS)).as_py() or 0
 
 

@@ -6,16 +6,16 @@ from pathlib import Path
 from semel.ledger import Ledger
 from semel.model.batch import Batch, Claim, Log, Pipeline
 from semel.pipeline.spec import Spec
-from semel.sinks.held import KnownBatch
+from semel.sinks.note_comparison import KnownBatch
 from semel.sources import Source
 from semel.stage.job import JobEngine
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageContext:
-    """An attempt's batch, and the parties to it. stage makes it once, before the attempt begins.
+    """The batch of an attempt and its collaborators. Stage creates it before the attempt begins.
 
-    `claims` name the parts where the source has them now. `known` are the newest batches that the
+    `claims` have the current names of the source's parts. `known`: the newest batches that the
     ledger expects in the target.
     """
 

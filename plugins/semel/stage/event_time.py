@@ -1,4 +1,4 @@
-"""The record times of what was read: of each split, and of each claim."""
+"""The record times of the input, by split and by claim."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -11,20 +11,20 @@ from semel.model.manifest import SplitReport
 from semel.stage.job import StageJob
 
 Times = tuple[int, int] | None
-"""The first and the last of some times, in microseconds since 1970. None: there is none."""
+"""The first and the last of some times, in microseconds since 1970, or None without times."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CALENDAR = tuple(
     (end.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
     for end in (datetime(1, 1, 2), datetime(9999, 12, 30))
 )
-"""What a calendar holds in any zone: a time beyond its ends counts as that end."""
+"""The times that a calendar can show in any zone. Times outside count as the nearer end."""
 
 
 # Keeps W4.
 def times_of(job: StageJob, records: pa.Table) -> Times:
-    """The first and the last record time, where windows are declared; without those that are ahead
-    of the batch's plan.
+    """The first and the last record time, except times after the batch's plan. Returns None if no
+    window is declared.
     """
     spec = job.spec
     if spec.window is None or not records.num_rows:
@@ -39,16 +39,16 @@ def times_of(job: StageJob, records: pa.Table) -> Times:
     return first, last
 
 
-def together(found: Iterable[Times]) -> Times:
-    """The first and the last of several."""
-    there = [times for times in found if times is not None]
-    if not there:
+def together(ranges: Iterable[Times]) -> Times:
+    """The first and the last time of several ranges."""
+    pairs = [times for times in ranges if times is not None]
+    if not pairs:
         return None
-    return min(first for first, _ in there), max(last for _, last in there)
+    return min(first for first, _ in pairs), max(last for _, last in pairs)
 
 
 def of_claims(job: StageJob, reports: list[SplitReport]) -> list[dict[str, object]]:
-    """The times of each claim that has any, as parameters of a statement."""
+    """The times of each claim that has times, as parameters of a statement."""
     by_claim: dict[int, list[Times]] = {}
     for split, report in zip(job.splits, reports, strict=True):
         by_claim.setdefault(split.claim.ordinal, []).append(report.times)
@@ -61,9 +61,9 @@ def of_claims(job: StageJob, reports: list[SplitReport]) -> list[dict[str, objec
 
 # Keeps W9.
 def of_attempt(reports: Iterable[SplitReport]) -> model_times.TimeSet:
-    """The times of all that an attempt read, from the first to the last of each split."""
-    found = (report.times for report in reports if report.times is not None)
-    return model_times.TimeSet.of((_at(first), _at(last + 1)) for first, last in found)
+    """The times of an attempt's input, from the first to the last time of each split."""
+    ranges = (report.times for report in reports if report.times is not None)
+    return model_times.TimeSet.of((_at(first), _at(last + 1)) for first, last in ranges)
 
 
 def _moment(microseconds: int) -> str:

@@ -1,12 +1,12 @@
 """Fatal records: reading one kills the process, by a signal in a native library.
 
-How it works: a task notes in the attempt's folder which splits it is reading, and removes the note
-afterwards. So a note outlives a process that died. If the two attempts before died over the same
-split, the driver has its records read again, in a process that forks another one for each part of
-them. It halves each part that dies until single records remain.
+How it works: a task notes its current splits in the attempt's folder, and removes the note
+afterwards. So a note outlives a process that died. If the last two attempts died in the same split,
+the driver starts a process that reads its records again, and forks for each part of them. It halves
+each part that dies until single records remain.
 
 Known limitation: a process killed from outside, or for its memory use, also leaves its note. Then
-no record is found, and the attempt goes on.
+the search finds no record, and the attempt continues.
 """
 
 import json
@@ -26,21 +26,21 @@ import xxhash
 
 from semel.declare import wording
 from semel.errors import TerminalError
-from semel.formats.selection import NONE, Selection
+from semel.formats.selection import NO_OFFSETS, Selection
 from semel.model.split import Split
 from semel.sources import Source
 from semel.stage.job import StageJob
 
 FOUND_MAX = 3
-"""Fatal records to find: each takes some twenty readings of a part of its split."""
+"""Fatal records to search for: each takes some twenty readings of a part of its split."""
 
 PART_SECONDS = 120
-"""A part of a split that takes longer to read counts as one that never ends."""
+"""Reading a part of a split for longer counts as endless."""
 
 
 @contextmanager
 def noted(job: StageJob, name: str, splits: Iterable[Split]) -> Iterator[None]:
-    """Note that splits are being read, while this lasts. `name`: unique at any one time."""
+    """Note within the block that splits are being read. `name`: unique at any time."""
     note = _folder(job.folder) / name
     note.write_text(json.dumps([split.number for split in splits]))
     yield
@@ -48,7 +48,7 @@ def noted(job: StageJob, name: str, splits: Iterable[Split]) -> Iterator[None]:
 
 
 def make_folder(attempt: Path) -> None:
-    """Make the folder of an attempt's notes."""
+    """Create the folder of an attempt's notes."""
     _folder(attempt).mkdir(exist_ok=True)
 
 
@@ -57,14 +57,14 @@ def _folder(attempt: Path) -> Path:
 
 
 def died_over(attempts: Sequence[Path]) -> list[int]:
-    """The numbers of the splits that every one of these attempts was reading when it ended."""
-    each = [set(_noted_in(attempt)) for attempt in attempts]
+    """The numbers of the splits that each of the attempts was reading when it ended."""
+    each = [set(_read_notes(attempt)) for attempt in attempts]
     return sorted(set.intersection(*each)) if each else []
 
 
-def _noted_in(attempt: Path) -> Iterator[int]:
+def _read_notes(attempt: Path) -> Iterator[int]:
     for note in _folder(attempt).glob("*"):
-        with suppress(ValueError, FileNotFoundError):  # Cut off as its writer died, or gone.
+        with suppress(ValueError, FileNotFoundError):  # Its writer died or removed it.
             yield from json.loads(note.read_text())
 
 
@@ -78,24 +78,24 @@ class Fatal:
 
 
 def check(job: StageJob, attempts: Sequence[Path]) -> None:
-    """TerminalError: the attempts died of fatal records. It names them."""
+    """Raises TerminalError, with their positions, if the attempts died of fatal records."""
     numbers = died_over(attempts)
-    found = search(job.source, [job.splits[n] for n in numbers], job.batch_id) if numbers else []
-    if not found:
+    records = search(job.source, [job.splits[n] for n in numbers], job.batch_id) if numbers else []
+    if not records:
         return
     places = []
-    for one in found:
-        claim = job.splits[one.split].claim
-        (line,) = job.source.lines_of(claim, [one.offset], job.batch_id)
-        at = wording.place(line, one.offset, job.spec.source.unit)
-        places.append(f"{claim.name!r} {at} (split {one.split}, {_name(one.signal)})")
-    # A string column of JSON takes no numbers: every record would become a dead letter.
-    whole = "json" if job.spec.source.format == "jsonl" else "string"
+    for record in records:
+        claim = job.splits[record.split].claim
+        (line,) = job.source.line_numbers(claim, [record.offset], job.batch_id)
+        at = wording.place(line, record.offset, job.spec.source.unit)
+        places.append(f"{claim.name!r} {at} ({_name(record.signal)})")
+    # A string column of JSON rejects numbers: every record would become a dead letter.
+    column_type = "json" if job.spec.source.format == "jsonl" else "string"
     raise TerminalError(
-        f"batch {job.batch_id}: its last {len(attempts)} attempts died while they read, and so does "
-        f"whatever reads the record at {', and at '.join(places)}. Nothing was committed. Take it "
-        f"out of the source, or declare the column that cannot be read as {whole}; then give the "
-        "batch up, and the next run plans its records anew",
+        f"batch {job.batch_id}: its last {len(attempts)} attempts died while reading, and so does "
+        f"any process that reads the record at {', and at '.join(places)}. Nothing was committed. "
+        f"Take it out of the source, or declare its unreadable column as {column_type}. Then "
+        "abandon the batch, and the next run plans its records again",
         next=f"semel abandon {job.batch_id}",
     )
 
@@ -107,32 +107,32 @@ def _name(number: int) -> str:
 
 
 def search(source: Source, splits: list[Split], batch_id: int) -> list[Fatal]:
-    """Find the first fatal records of some splits, in a process of its own."""
-    done = subprocess.run(
+    """Find the first fatal records of some splits, in a separate process."""
+    process = subprocess.run(
         [sys.executable, "-c", "from semel.stage.fatal import main; main()"],
         input=pickle.dumps((source, splits, batch_id)), stdout=subprocess.PIPE, check=False,
     )  # fmt: skip
-    lines = done.stdout.decode().splitlines()
+    lines = process.stdout.decode().splitlines()
     return [Fatal(**json.loads(line)) for line in lines if line.startswith("{")]
 
 
 def main() -> None:
-    """What that process does."""
+    """The separate process of `search`."""
     source, splits, batch_id = pickle.load(sys.stdin.buffer)
-    left = FOUND_MAX
+    remaining = FOUND_MAX
     for split in splits:
-        for offset, number in _fatal(source, split, batch_id, left):
-            left -= 1
+        for offset, number in _fatal(source, split, batch_id, remaining):
+            remaining -= 1
             print(json.dumps({"split": split.number, "offset": offset, "signal": number}))
 
 
 def _fatal(
     source: Source, split: Split, batch_id: int, count_max: int
 ) -> Iterator[tuple[int, int]]:
-    """The offsets of records that are fatal on their own, each with its signal."""
-    nothing = Selection(offsets=NONE, only=True)
+    """Yield the offsets of records that are fatal on their own, each with its signal."""
+    nothing = Selection(offsets=NO_OFFSETS, only=True)
     blocks = source.read(split, batch_id, xxhash.xxh3_128(), nothing)
-    parts = deque([np.concatenate([NONE, *(block.left_out for block in blocks)])])
+    parts = deque([np.concatenate([NO_OFFSETS, *(block.left_out for block in blocks)])])
     while parts and count_max:
         part = parts.popleft()
         number = _died(source, split, batch_id, part) if len(part) else 0
@@ -144,14 +144,14 @@ def _fatal(
 
 
 def _died(source: Source, split: Split, batch_id: int, offsets: np.ndarray) -> int:
-    """The signal that killed a process reading these records. 0: none did."""
+    """The signal that killed a process reading these records. Returns 0 if it survived."""
     if child := os.fork():
         status = os.waitpid(child, 0)[1]
         return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     try:
         signal.alarm(PART_SECONDS)
-        some = Selection(offsets=offsets, only=True)
-        for _ in source.read(split, batch_id, xxhash.xxh3_128(), some):
+        selection = Selection(offsets=offsets, only=True)
+        for _ in source.read(split, batch_id, xxhash.xxh3_128(), selection):
             pass
     finally:
         os._exit(0)

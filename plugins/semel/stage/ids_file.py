@@ -1,4 +1,4 @@
-"""A batch's new ids, as files beside its decisions: they can rebuild a lost catalog.
+"""A batch's new ids, as files next to its decisions, from which a lost catalog can be rebuilt.
 
 Parquet, one file per shard with new ids: the columns `h1` (uint64) and `h2` (uint32), sorted by h1,
 12 bytes an id. The file's metadata gives the shard, the number of shards, and in scope `bucket` the
@@ -44,7 +44,7 @@ class Shard:
 
 
 def write_ids(path: Path, of: Shard, h1: np.ndarray, h2: np.ndarray) -> StagedFile:
-    """Write the ids of a shard durably, as one new file. Returns its description."""
+    """Durably write the ids of a shard as a new file. Returns its description."""
     with Sealed(path) as file:
         write_shard(file, of, h1, h2)
     return StagedFile(
@@ -67,32 +67,34 @@ def write_shard(file: IO[bytes], of: Shard, h1: np.ndarray, h2: np.ndarray) -> N
 
 
 def read_ids(path: Path) -> tuple[Shard, np.ndarray, np.ndarray]:
-    """Read what `write_ids` wrote: the shard, h1 and h2. OSError, pa.ArrowException, ValueError."""
+    """Read a file of `write_ids`: the shard, h1 and h2. Raises OSError, pa.ArrowException or
+    ValueError if it is unreadable.
+    """
     table = pq.read_table(path, columns=["h1", "h2"], partitioning=None)
     try:
         of = Shard.from_bytes(table.schema.metadata[_KEY])
     except (KeyError, TypeError) as error:
-        raise ValueError(f"its metadata does not say which ids it holds ({error})") from error
+        raise ValueError(f"its metadata lack the shard of its ids ({error})") from error
     return of, table.column("h1").to_numpy(), table.column("h2").to_numpy()
 
 
 def write_known(
     folder: Path, shards: int, shard: np.ndarray, h1: np.ndarray, h2: np.ndarray
 ) -> None:
-    """Write ids, sorted by h1 within each shard, for a job that has them in place of the catalog.
+    """Write ids, sorted by h1 within each shard, for a job that uses them instead of the catalog.
 
-    Each shard gets a file, also without ids: a task that does not see its file must fail.
+    Each shard gets a file, also an empty shard: a task that does not see its file must fail.
     """
     for number in range(shards):
-        own = shard == number
-        np.savez(_known(folder, number), h1=h1[own], h2=h2[own])
+        in_shard = shard == number
+        np.savez(_known_path(folder, number), h1=h1[in_shard], h2=h2[in_shard])
 
 
 def read_known(folder: Path, shard: int) -> tuple[np.ndarray, np.ndarray]:
-    """The h1 and h2 of a shard that `write_known` wrote. OSError: its file is not there."""
-    with np.load(_known(folder, shard)) as known:
-        return known["h1"], known["h2"]
+    """Read the h1 and h2 of a shard from `write_known`. Raises OSError if its file is missing."""
+    with np.load(_known_path(folder, shard)) as arrays:
+        return arrays["h1"], arrays["h2"]
 
 
-def _known(folder: Path, shard: int) -> Path:
+def _known_path(folder: Path, shard: int) -> Path:
     return folder / f"known-{shard}.npz"

@@ -1,4 +1,4 @@
-"""The input of every task of a stage job: one value, made by the driver and never changed."""
+"""The input of every task of a stage job: one immutable value, which the driver creates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,11 +30,11 @@ OFFSET_COLUMN = OFFSET
 
 @dataclass(frozen=True, kw_only=True)
 class StageJob:
-    """One attempt's work. `runs` is the pinned list: all that classification may consult.
+    """One attempt's work. `runs`: the pinned list, the only id runs that classify may consult.
 
-    Spark shows it with every plan, so it holds no secret: an executor takes the ledger's address
-    from its own environment. `began_at` is the ledger's time; a task checks by it that it has the
-    right ledger. `refuses` finds the output rows that the sink will not take.
+    Contains no secret, because Spark displays it with every plan: an executor reads the ledger's
+    address from its own environment. `began_at`: the ledger's time, by which a task checks that it
+    has the right ledger. `refuses`: finds the output rows that the sink will reject.
     """
 
     spec: Spec
@@ -51,16 +51,16 @@ class StageJob:
     forgotten: Buckets
     now_seconds: int
     times_until: datetime = datetime.max.replace(tzinfo=UTC)
-    """Record times after this are ahead of the plan: by them nothing is complete."""
+    """Later record times are ahead of the plan, and do not advance the watermark."""
     segment_id: int | None
     runs: tuple[IdRun, ...]
     code: dict[str, bytes] = field(default_factory=dict, repr=False)
-    """The texts of the transforms' files, by name: the code that runs."""
+    """The text of each transform's file, by name: the code that runs."""
     refuses: RowChecker | None = None
     selected: "Selected | None" = None
-    """For a replay or an admission: the records of the ranges that it takes."""
+    """In a replay or an admission: the selected records."""
     known: Path | None = None
-    """A compare's: the folder with the ids that count as known, in place of the catalog."""
+    """In a compare: the folder with the known ids, instead of the catalog."""
 
     @classmethod
     def apart(
@@ -71,8 +71,8 @@ class StageJob:
         split_bytes: int | None = None,
         **more: Any,
     ) -> Self:
-        """A job of no attempt: it has no part in the catalog. `more`: `batch_id`, `shards`,
-        `bucket_seconds`, `now_seconds`, and what else it needs.
+        """A job without an attempt, which does not use the catalog. `more`: `batch_id`, `shards`,
+        `bucket_seconds`, `now_seconds`, and other fields.
         """
         nothing = {
             "pipeline_id": 0, "attempt_id": 0, "began_at": datetime.min, "fence": 0,
@@ -83,37 +83,37 @@ class StageJob:
 
     @property
     def judges(self) -> bool:
-        """Whether ids are looked up. A replay has its verdicts, and positions need none."""
+        """Whether the job looks up ids. Replays and identity by position do not."""
         judged = self.selected is None or self.selected.judged
         return judged and not self.spec.by_position
 
     @property
     def may_refuse(self) -> bool:
-        """Whether there may be rows that the sink will not take."""
+        """Whether the sink may reject rows."""
         return self.refuses is not None or bool(self.spec.sink.partition_by)
 
     def refused(self, rows: pa.Table) -> list[RefusedRows]:
-        """Which rows the sink will not take: of partial rows, each record's own."""
+        """The rows that the sink will reject; with `aggregate`, by each record's partial row."""
         if not self.may_refuse or not rows.num_rows:
             return []
         rows = lifted(self.spec, rows) if self.spec.aggregate else rows
-        found = self.refuses(rows) if self.refuses is not None else []
+        refusals = self.refuses(rows) if self.refuses is not None else []
         if self.spec.sink.partition_by:
-            found = found + folders.refused(self.spec.sink, self.spec.name, rows)
-        return found
+            refusals = refusals + folders.refused(self.spec.sink, self.spec.name, rows)
+        return refusals
 
-    def bytes_of(self, split: Split, seen: int = 0) -> int:
-        """The bytes of a split that count as read. They count once, for the batch that claims them.
+    def bytes_of(self, split: Split, record_bytes: int = 0) -> int:
+        """The bytes of a split that count as read. They count only for the batch that claims them.
 
-        `seen`: the bytes of its records, for positions that do not count bytes.
+        `record_bytes`: the bytes of its records, used if positions do not count bytes.
         """
         if self.selected is not None and self.selected.only:
             return 0
-        return split.end - split.start if self.spec.source.counts_bytes else seen
+        return split.end - split.start if self.spec.source.counts_bytes else record_bytes
 
     @property
     def tasks(self) -> int:
-        """The number of tasks that read, and of those that write."""
+        """The number of read tasks; there are as many write tasks."""
         return len(self.splits.tasks)
 
     def splits_of_task(self, task: int) -> tuple[Split, ...]:
@@ -129,14 +129,14 @@ class StageJob:
         return self.folder / "data"
 
     def output_schema(self) -> pa.Schema:
-        """The columns of survivors, as transforms get them."""
+        """The columns of survivors, which transforms receive."""
         return survivors_of(self.spec)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """An engine's result: a report per split, the files that transforms wrote, the columns as the
-    ledger keeps them.
+    """An engine's result: a report per split, the files from transforms, and the columns in the
+    ledger's form.
     """
 
     reports: list[SplitReport]
@@ -147,15 +147,15 @@ class Outcome:
 class JobEngine(Protocol):
     """Runs the job of an attempt.
 
-    Called once per attempt, in the driver. Its tasks may run several times, even at the same time.
-    RetryableError: the engine failed. An error raised by a task keeps its class.
+    The driver calls it once per attempt. Tasks may run several times, even at the same time. Raises
+    RetryableError if the engine failed. An error of a task keeps its class.
     """
 
     def run(self, job: StageJob) -> Outcome: ...
 
 
 def splits_for(source: Source, claims: Sequence[Claim], split_bytes: int) -> Splits:
-    """The claims of a batch, cut for its tasks where the source can be."""
+    """The splits of a batch's claims. A claim that the source reads as a whole is one split."""
     whole = {claim.ordinal for claim in claims if source.is_whole(claim)}
     return splits_of(list(claims), split_bytes, whole=whole)
 
@@ -166,7 +166,7 @@ def columns_of(spec: Spec) -> pa.Schema:
 
 
 def written_of(spec: Spec, rows: pa.Schema) -> pa.Schema:
-    """The columns of what is written of some rows: their own, or those of partial rows."""
+    """The columns to write for some rows: their own, or with `aggregate` those of partial rows."""
     return partial_schema(spec, rows) if spec.aggregate else rows
 
 
@@ -180,7 +180,7 @@ def survivors_of(spec: Spec) -> pa.Schema:
 
 
 def output_columns(job: StageJob, split: Split, table: pa.Table) -> pa.Table:
-    """A spilled table as the sink or the transforms see it."""
+    """Convert a spilled table to the columns for the sink or the transforms."""
     if not job.spec.sink.takes_positions:
         return table.drop_columns([OFFSET])
     source = pa.array(np.full(table.num_rows, split.claim.source_partition_id, np.int64))

@@ -1,7 +1,7 @@
-"""Write Arrow tables as files of the sink's format, in Hive-style folders if asked.
+"""Writes Arrow tables as files of the sink's format, in Hive-style folders if declared.
 
-Called in a write task. A file is closed and fsynced before a report names it. Finalize, later,
-gives it its final name.
+Runs in a write task, which closes and fsyncs a file before a report names it. Finalize gives it its
+final name later.
 """
 
 import uuid
@@ -25,23 +25,21 @@ from semel.stage.job import OFFSET_COLUMN, SOURCE_COLUMN, StageJob
 from semel.storage import Sealed
 
 PARTITION_FILES_PER_SPLIT_MAX = 4_096
-"""Folders, times shards, for the rows of one split; beyond that, partition_by is refused as a wrong
-key."""
+"""Folders times shards for the rows of one split. More mean that partition_by is a wrong key."""
 
 LETTERS_HELD_BYTES = 64 << 20
-"""Bytes of dead letters (Arrow) that a task holds before it writes a file."""
+"""Bytes of dead letters (Arrow) that a task buffers before it writes a file."""
 
 Place = tuple[str, int]
 """A folder below the sink, and the shard in it."""
 
 
 class PartWriter:
-    """Collects the rows of one task. Writes one file per folder and shard, or several when they
-    grow large.
+    """Collects the rows of one task. Writes one file per folder and shard, or several large files.
 
-    `folder` is the attempt's data folder. At most `held_bytes_max` bytes are held (by default, the
-    format's). With `shards` the rows have their positions, which are written if `positions` says
-    so; the columns of `partition_by` are if `keys` says so. No row is one that `folders.refused` finds.
+    `folder`: the attempt's data folder. `held_bytes_max`: the size of the buffer, by default the
+    format's. `shards`: if above 1, the rows have their positions. `positions` and `keys`: whether
+    to write the positions and the columns of `partition_by`. `folders.refused` has no row of them.
     """
 
     def __init__(
@@ -85,25 +83,25 @@ class PartWriter:
             shards = f", with {self._shards} shards each," if self._shards > 1 else ""
             raise LimitError(
                 f"sink.partition_by {self._names}{shards} has more than "
-                f"{PARTITION_FILES_PER_SPLIT_MAX} values in one split; choose columns with "
-                "fewer values, longer windows or fewer shards"
+                f"{PARTITION_FILES_PER_SPLIT_MAX} values in one part of a batch. Nothing was "
+                "committed. Choose columns with fewer values, longer windows or fewer shards"
             )
 
     def end_split(self) -> None:
-        """End a split, and count the folders of the next one anew."""
+        """End a split, and restart the count of folders."""
         self._of_split.clear()
         many = len(self._held) > PARTITION_FILES_PER_SPLIT_MAX
         if many or self._bytes.total() > self._held_bytes_max:
             self.close()
 
     def close(self) -> tuple[StagedFile, ...]:
-        """Write what is held, in folder order. Returns all files."""
+        """Write the buffered rows, in folder order. Returns all files."""
         for place in sorted(self._held):
             self._flush(place)
         return tuple(self._files)
 
     def _parts(self, table: pa.Table) -> Iterator[tuple[Place, pa.Table]]:
-        """The rows of each place, in their order."""
+        """The rows of each folder and shard, in their order."""
         if not table.num_rows:
             return
         if not self._by and self._shards == 1:
@@ -117,41 +115,41 @@ class PartWriter:
             codes = encoded.indices.to_numpy().astype(np.int64)
         if self._shards > 1:
             codes = codes * self._shards + _shards(table, self._shards)
-        rest = table.drop_columns(self._left_out)
-        found, counts = np.unique(codes, return_counts=True)
-        if len(found) == 1:
-            yield _place(folders, found[0], self._shards), rest
+        output = table.drop_columns(self._left_out)
+        distinct, counts = np.unique(codes, return_counts=True)
+        if len(distinct) == 1:
+            yield _place(folders, distinct[0], self._shards), output
             return
-        own_rows = np.split(np.argsort(codes, kind="stable"), np.cumsum(counts)[:-1])
-        rest = rest.combine_chunks()
-        for code, own in zip(found, own_rows, strict=True):
-            yield _place(folders, code, self._shards), rest.take(pa.array(own))
+        row_groups = np.split(np.argsort(codes, kind="stable"), np.cumsum(counts)[:-1])
+        output = output.combine_chunks()
+        for code, rows in zip(distinct, row_groups, strict=True):
+            yield _place(folders, code, self._shards), output.take(pa.array(rows))
 
     def _path(self, label: str) -> str:
-        """The folder of rows whose values are joined in a label."""
+        """The folder for a label of joined values."""
         return "/".join(
             f"{folder_head(name)}{value}"
             for name, value in zip(self._names, label.split("/"), strict=True)
         )
 
     def _flush(self, place: Place) -> None:
-        held = self._held.pop(place, [])
+        tables = self._held.pop(place, [])
         del self._bytes[place]
-        if not held:
+        if not tables:
             return
         folder, shard = place
-        table = pa.concat_tables(held)
+        table = pa.concat_tables(tables)
         path = self._folder / f"{self._tag}-{uuid.uuid4().hex}"
         file = write_table(path, table, self._kind, folder, self._format)
         self._files.append(replace(file, shard=shard))
 
 
 class TaskFiles:
-    """The files that a task writes for all of its splits, so that a task that reads a thousand
-    small files leaves few behind. Each appears with its first rows, and `close` ends them all.
+    """The files of a task for all of its splits, so that a task writes few files even if it reads a
+    thousand. A file is created for its first rows, and `close` ends all files.
 
-    `rows` of the output, or what it is to count; `decisions`: records that were dropped, with the
-    reasons; `letters`: records that were rejected.
+    `rows`: takes output rows, or records to aggregate. `decisions`: dropped records with the
+    reasons. `letters`: rejected records.
     """
 
     def __init__(self, job: StageJob, tag: str) -> None:
@@ -180,16 +178,16 @@ class TaskFiles:
         self.end_split = output.end_split
 
     def close(self) -> tuple[StagedFile, ...]:
-        """Write what is held. Returns all files."""
+        """Write the buffered rows. Returns all files."""
         if self._combiner is not None:
             self._combiner.end()
         return tuple(file for writer in self._writers for file in writer.close())
 
 
 def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: str) -> StagedFile:
-    """Write a table durably, as one new file. Returns its description.
+    """Durably write a table as a new file. Returns its description.
 
-    TerminalError: the format cannot hold one of its numbers.
+    Raises TerminalError if the format cannot represent one of its numbers.
     """
     form = sink_format(format)
     with Sealed(path) as file:
@@ -209,7 +207,7 @@ def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: st
 
 # Keeps L8.
 def _shards(table: pa.Table, count: int) -> np.ndarray:
-    """The shard of each row, by its position alone: splitmix64's mix of both numbers."""
+    """The shard of each row, a hash of its position: splitmix64's mix of both numbers."""
     source, offset = (
         pc.fill_null(table.column(name), 0).to_numpy().astype(np.uint64)
         for name in (SOURCE_COLUMN, OFFSET_COLUMN)

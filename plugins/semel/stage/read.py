@@ -1,7 +1,7 @@
 """read: turn a split's bytes into a spill of valid records, packed ids, and dead letters.
 
-Runs in a task, for each of its splits, and again for each retry or speculative try. Its result is a
-pure function of the planned bytes and the job; only file names differ between tries.
+A task runs this for each of its splits, also in each retry or speculative try. The result is a pure
+function of the planned bytes and the job; only file names differ between tries.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ from semel.stage.spill import Spill
 from semel.stage.together import read_together, small_groups
 
 RECORD_TIME_AHEAD_SECONDS = 86_400
-"""How far record_time may be ahead of the ledger's clock in scope bucket: no clock is exact."""
+"""How far record_time may be ahead of the ledger's clock in scope bucket, as clocks differ."""
 
 DEAD_LETTERS = pa.schema([("source_partition_id", pa.int64()), *REJECTED])
 LATE, TIME_AHEAD, TIME_MISSING, ID_MISSING = 1, 2, 3, 4
@@ -53,33 +53,33 @@ Write = Callable[[pa.Table], None]
 
 @dataclass(frozen=True, kw_only=True)
 class SplitResult:
-    """The result for a split: its report, and its ids by shard (none with identity by position)."""
+    """The result for a split: its report, and its ids by shard (empty without record_id)."""
 
     report: SplitReport
     ids: dict[int, SplitIds]
 
 
 def read_task(job: StageJob, task: int, *, write: bool) -> list[SplitResult]:
-    """Read the splits of a task. The last one's report names the files that the task wrote.
+    """Read the splits of a task. The report of the last split lists the files of the task.
 
-    `write`: write the records to output files at once (no catalog, no transform). SourceError: a
-    file is no longer what was planned.
+    `write`: write the records directly to output files (no catalog, no transform). Raises
+    SourceError if a file has changed since the plan.
     """
     out = TaskFiles(job, f"r{task:05d}")
     with nullcontext() if write else Spill(job, task) as spill:
-        done = []
+        results = []
         for group in small_groups(job, job.splits_of_task(task)):
             with fatal.noted(job, f"r{task}", group):
-                found = _read_small(job, group, out, spill) if len(group) > 1 else None
-                done += found or [_read(job, split, out, spill) for split in group]
-    report = replace(done[-1].report, files=out.close())
-    return [*done[:-1], replace(done[-1], report=report)]
+                joined = _read_small(job, group, out, spill) if len(group) > 1 else None
+                results += joined or [_read(job, split, out, spill) for split in group]
+    report = replace(results[-1].report, files=out.close())
+    return [*results[:-1], replace(results[-1], report=report)]
 
 
 def read_again(job: StageJob, split: Split, skip: np.ndarray) -> SplitResult:
-    """The ids of a split's valid records, except those at the offsets `skip`, in any order.
+    """The ids of a split's valid records except at the offsets `skip` (in any order).
 
-    Writes nothing. SourceError: the source is no longer what was planned.
+    Writes nothing. Raises SourceError if the source has changed since the plan.
     """
     return _SplitReader(job, split, skip=skip).run(lambda _: None, lambda _: None)
 
@@ -87,30 +87,30 @@ def read_again(job: StageJob, split: Split, skip: np.ndarray) -> SplitResult:
 def _read_small(
     job: StageJob, splits: list[Split], out: TaskFiles, spill: Spill | None
 ) -> list[SplitResult] | None:
-    """Read small files together. None: each must be read on its own."""
-    together = read_together(job, splits)
-    if together is None:
+    """Read small files together. Returns None if each must be read separately."""
+    joined = read_together(job, splits)
+    if joined is None:
         return None
-    table, parts = together
-    done, row = [], 0
+    table, parts = joined
+    results, row = [], 0
     for split, (report, ids) in zip(splits, parts, strict=True):
         if spill is None:
-            own = table.slice(row, report.counts.survivors)
-            out.rows(output_columns(job, split, own))
+            survivors = table.slice(row, report.counts.survivors)
+            out.rows(output_columns(job, split, survivors))
             out.end_split()
         else:
             report = replace(report, spill=spill.path, spill_row=spill.rows + row)
         row += report.counts.survivors
-        done.append(SplitResult(report=report, ids=ids))
+        results.append(SplitResult(report=report, ids=ids))
     if spill is not None:
         spill.write(table)
-    return done
+    return results
 
 
 def judge_split(job: StageJob, split: Split) -> Iterator["RecordTally"]:
-    """Count the good and bad records of a split, one part after the other.
+    """Count the good and bad records of a split, part by part.
 
-    Nothing is written. SourceError as in `read_task`.
+    Writes nothing. Raises SourceError as `read_task` does.
     """
     reader = _SplitReader(job, split)
     with fatal.noted(job, "sample", [split]):
@@ -132,9 +132,9 @@ def _read(job: StageJob, split: Split, out: TaskFiles, spill: Spill | None) -> S
 
 @dataclass(frozen=True, kw_only=True)
 class RecordTally:
-    """How many records were good, and why others were rejected, with a sample for each reason.
+    """The numbers of good and rejected records, with a sample for each reason.
 
-    `ignored` are keys that nobody declared.
+    `ignored`: undeclared keys.
     """
 
     kept: int = 0
@@ -161,7 +161,7 @@ class RecordTally:
 
     @property
     def late(self) -> int:
-        """Late records, which were rejected and are not the source's fault."""
+        """The number of records rejected as late, which is not the source's fault."""
         return self.reasons[Reason.late]
 
     @property
@@ -171,33 +171,32 @@ class RecordTally:
 
 
 def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
-    """The error for a survivor that is no longer a valid record: where, and what is wrong."""
+    """The error for a survivor that is no longer a valid record, with its position and defect."""
     at = min(block.faults)
     reason, detail = block.faults[at]
     where = _place(job, split, int(block.lines.offsets[at]))
-    shown = f" ({printable(detail)})" if job.spec.limits.log_samples else ""
+    quoted = f" ({printable(detail)})" if job.spec.limits.log_samples else ""
     why = (
-        "Either the schema changed so that it does not fit any more, or the file was edited in "
-        "place; put the one or the other back"
+        "Either the schema changed and no longer fits, or the file was edited in place. Restore "
+        "the schema or the file"
     )
     if reason == Reason.sink_refuses:
-        why = "The sink does not take it; change the table, or sink"
+        why = "The sink rejects it. Change the table, or sink"
     if reason == Reason.unknown_schema:
         why = "Register that schema again under its id (mode IMPORT), or restore the registry"
     return TerminalError(
-        f"batch {job.batch_id} replays records that survived, and one of them is not valid now: "
-        f"{where}: {reason}{shown}. {why}. The output "
-        "stays what it was"
+        f"batch {job.batch_id} replays a record that was valid before and is not any more: "
+        f"{where}: {reason}{quoted}. The output stays what it is. {why}"
     )
 
 
 def _place(job: StageJob, split: Split, offset: int) -> str:
-    (line,) = job.source.lines_of(split.claim, [offset], job.batch_id)
+    (line,) = job.source.line_numbers(split.claim, [offset], job.batch_id)
     return f"{split.claim.name!r} {wording.place(line, offset, job.spec.source.unit)}"
 
 
 class _SplitReader:
-    """One pass over a split. `skip`: offsets of further records to leave out."""
+    """One pass over a split. `skip`: offsets of additional records to leave out."""
 
     def __init__(
         self, job: StageJob, split: Split, *, skip: np.ndarray | None = None
@@ -212,7 +211,7 @@ class _SplitReader:
         self._seen = Buckets() if job.spec.dedup.scope is RepeatScope.BUCKET else None
 
     def run(self, write: Write, letters: Write) -> SplitResult:
-        """Pass the valid records to `write`, and the rejected ones to `letters`, as they come."""
+        """Stream valid records to `write`, and rejected ones to `letters`."""
         tally, left_out, times = RecordTally(), 0, None
         for block in self.blocks():
             left_out += len(block.left_out)
@@ -246,20 +245,20 @@ class _SplitReader:
         return SplitResult(report=report, ids=self._by_shard())
 
     def blocks(self) -> Iterator[Block]:
-        """The blocks of the split, without records that have no id or are late."""
+        """The blocks of the split. Records that lack an id or are late are rejected."""
         job = self._job
-        found = job.source.read(self._split, job.batch_id, self._digest, self._selection)
+        blocks = job.source.read(self._split, job.batch_id, self._digest, self._selection)
         if job.spec.aggregate is not None and not job.spec.transforms:
-            found = map(self._timed, found)
+            blocks = map(self._reject_without_window, blocks)
         if job.selected is not None and not job.selected.judged:
-            return map(self._survivors, found)
+            return map(self._survivors, blocks)
         if self._lines_max is not None and job.spec.source.csv.multiline:
-            found = map(self._bounded, found)
-        return map(self._identify, map(self._takeable, found))
+            blocks = map(self._check_line_limit, blocks)
+        return map(self._identify, map(self._reject_refused_by_sink, blocks))
 
     # Keeps S16.
-    def _bounded(self, block: Block) -> Block:
-        """LimitError: a record of the block spans more lines than are allowed."""
+    def _check_line_limit(self, block: Block) -> Block:
+        """Raises LimitError if a record of the block spans too many lines."""
         lines, most = block.lines, self._lines_max
         ends = np.flatnonzero(np.frombuffer(lines.data, np.uint8) == ord("\n"))
         spans = 1 + np.searchsorted(ends, lines.ends) - np.searchsorted(ends, lines.starts)
@@ -268,15 +267,15 @@ class _SplitReader:
             raise LimitError(
                 f"batch {self._job.batch_id}: {where}: the record spans "
                 f"{spans[at]:,} lines, more than limits.lines_per_record_max {most} allows. "
-                "No reader sees any of the batch. Close the record's quote, or raise the limit",
+                "Nothing was committed. Close the record's quote, or raise the limit",
                 next=ANEW,
             )
         return block
 
     # Keeps RP3.
     def _survivors(self, block: Block) -> Block:
-        """A block of earlier survivors. TerminalError: one of them is no longer valid."""
-        block = self._takeable(block)
+        """A block of earlier survivors. Raises TerminalError if one is no longer valid."""
+        block = self._reject_refused_by_sink(block)
         if block.faults:
             raise invalid(self._job, self._split, block)
         return block
@@ -288,7 +287,7 @@ class _SplitReader:
         for at, (reason, _) in block.faults.items():
             reasons[str(reason)] += 1
             firsts[str(reason)] = min(at, firsts.get(str(reason), at))
-        # A quote that is not closed makes one record of many: its bytes count.
+        # An unclosed quote joins many records into one, so count bytes, too.
         bad = [at for at, (reason, _) in block.faults.items() if reason != Reason.late]
         return RecordTally(
             kept=block.table.num_rows,
@@ -304,12 +303,12 @@ class _SplitReader:
         sample = Sample(split=self._split.number, offset=int(lines.offsets[at]))
         if not self._job.spec.limits.log_samples:
             return sample
-        text = words.record(lines.beginning(at, RECORD_SHOWN_BYTES))
+        text = words.record_excerpt(lines.beginning(at, RECORD_SHOWN_BYTES))
         return replace(sample, detail=printable(block.faults[at][1]), text=text)
 
     # Keeps AG1.
-    def _timed(self, block: Block) -> Block:
-        """Reject records that are of no window. Those of transforms are judged later."""
+    def _reject_without_window(self, block: Block) -> Block:
+        """Reject records without a window. The output of transforms is judged later."""
         name = self._job.spec.record_time
         bad, why = timeless(block.table.column(name))
         if not len(bad):
@@ -318,7 +317,7 @@ class _SplitReader:
         return block.without(offsets, [(reason, f"{name}: {reason.says}") for reason in why])
 
     # Keeps S27.
-    def _takeable(self, block: Block) -> Block:
+    def _reject_refused_by_sink(self, block: Block) -> Block:
         """Reject records that the sink will refuse. The output of transforms is checked later."""
         if not self._job.may_refuse or self._job.spec.transforms or not block.table.num_rows:
             return block
@@ -359,16 +358,16 @@ class _SplitReader:
         return block
 
     def _faults(self, table: pa.Table, reason: np.ndarray) -> list[Fault]:
-        """Explain records without an id, or with a wrong time. Each text names the column."""
+        """Explain records without an id or with a wrong time. Each text names the column."""
         spec = self._job.spec
         columns = np.full(len(reason), spec.record_time or "", object)
         for name in reversed(spec.record_id or ()):
             columns[(reason == ID_MISSING) & table.column(name).is_null().to_numpy()] = name
-        found = (REASONS[code] for code in reason.tolist())
-        return [(why, f"{name}: {why.says}") for name, why in zip(columns, found, strict=True)]
+        reasons = (REASONS[code] for code in reason.tolist())
+        return [(why, f"{name}: {why.says}") for name, why in zip(columns, reasons, strict=True)]
 
     def _buckets(self, table: pa.Table, reason: np.ndarray) -> np.ndarray:
-        """The bucket of each row, by record time. Marks rows that have none or are late."""
+        """The bucket of each row, by record time. Marks rows that are late or lack a time."""
         job = self._job
         time = table.column(job.spec.record_time)
         seconds = seconds_of(time)

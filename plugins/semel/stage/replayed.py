@@ -1,12 +1,12 @@
-"""Read and check earlier batches for a replay or an admission: markers, verdicts, input.
+"""Reads and checks earlier batches for a replay or an admission: markers, verdicts, input.
 
-Plan asks here whether a batch can be replayed, and stage runs a replay's job. All these jobs read
+Plan checks here whether a batch can be replayed, and stage runs a replay's job. All these jobs read
 the ranges that the first batch claimed:
-- a replay reads everything except the records that have a verdict, and judges nothing;
-- an admission reads only the records named by the dead letters before it, and judges them again;
-- a replay of an admission reads the survivors among these, and judges nothing.
-A replay of what another pipeline has replaced is none of these: it judges all records itself, and
-the next one takes its verdicts.
+- a replay reads all records without a verdict, and judges none;
+- an admission reads only the records in the previous dead letters, and judges them again;
+- a replay of an admission reads the survivors of the admission, and judges none.
+If another pipeline has replaced the input, a replay differs: it judges all records itself, and the
+next replay uses its verdicts.
 """
 
 from dataclasses import replace
@@ -29,7 +29,7 @@ from semel.stage.verdicts import Verdicts
 
 
 class NewestOutput(NamedTuple):
-    """The counts of a finalized batch's newest output, and the verdicts that it was made by."""
+    """The counts of a finalized batch's newest output, and the verdicts behind it."""
 
     won: Row
     verdicts: Verdicts
@@ -38,18 +38,18 @@ class NewestOutput(NamedTuple):
 def marker_of(pipeline: Pipeline, root: int, generation: int) -> Marker:
     """The marker of a batch whose newest finalized output has this generation.
 
-    Its place may already have that of the next generation, which is written before its batch is
-    finalized. CorruptionError: it is gone, or of an earlier one.
+    If the next generation's marker has replaced it already, before that batch is finalized, reads
+    the backup. Raises CorruptionError if the marker is missing, or from an earlier generation.
     """
     path = layout.marker(Path(pipeline.archive_path), root)
     marker = read_marker(path, None)
     if marker.pipeline == pipeline.name and marker.generation > generation:
-        path = layout.replaced(Path(pipeline.archive_path), root, generation)
+        path = layout.replaced_marker(Path(pipeline.archive_path), root, generation)
         marker = read_marker(path, None)
     if marker.pipeline != pipeline.name or marker.generation < generation:
         raise CorruptionError(
-            f"{path} is of generation {marker.generation} of {marker.pipeline!r}, and the newest "
-            f"finalized output of batch {root} is generation {generation}; restore it from a backup"
+            f"{path} is of generation {marker.generation} of {marker.pipeline!r}, but the newest "
+            f"finalized output of batch {root} is generation {generation}. Restore it from a backup"
         )
     return marker
 
@@ -57,14 +57,14 @@ def marker_of(pipeline: Pipeline, root: int, generation: int) -> Marker:
 def verdicts_of(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> NewestOutput:
     """The verdicts of the newest output of a finalized batch that is not a replay.
 
-    CorruptionError: its marker, decisions or dead letters are gone or changed.
+    Raises CorruptionError if its marker, decisions or dead letters are missing or changed.
     """
     won, marker = _winner(ledger, pipeline, batch_id)
     return NewestOutput(won, verdicts.read(marker, Counts.from_row(won)))
 
 
 def check_verdicts(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> None:
-    """CorruptionError as in `verdicts_of`, as far as it shows without reading the verdicts."""
+    """Raises CorruptionError as `verdicts_of` does, but without reading the verdicts."""
     won, marker = _winner(ledger, pipeline, batch_id)
     verdicts.check(marker, Counts.from_row(won))
 
@@ -79,10 +79,10 @@ def _winner(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> tuple[Row, Mar
 
 
 def erased(root: int) -> TerminalError:
-    """The error for a replay or an admission of a batch of which data were erased."""
+    """The error for a replay or an admission of a batch whose data were erased."""
     return TerminalError(
-        f"somebody has erased data of batch {root}: computed again, they might be in the output "
-        "again. It stays; give the transforms to a pipeline of another name and sink",
+        f"data of batch {root} were erased, and computing it again could bring them back. The "
+        "output stays. Declare the new transforms in a pipeline with another name and sink",
         next=f"semel show {root}",
     )
 
@@ -96,32 +96,32 @@ def has_letters(ledger: Ledger, admits: int, admission: int) -> int:
 
 
 def old_of(ledger: Ledger, pipeline: Pipeline, batch: Batch) -> ReplacedOutput:
-    """The output that a replay replaces: that of its root, finalized before it."""
+    """The output that a replay replaces: the newest earlier output of its root."""
     return outputs(ledger, pipeline, batch.root, batch.generation)
 
 
 def outputs(ledger: Ledger, pipeline: Pipeline, root: int, generation: int) -> ReplacedOutput:
     """The outputs of a batch before a generation."""
-    before = ledger.rows("replay", "generations", root=root, generation=generation)
+    earlier = ledger.rows("replay", "generations", root=root, generation=generation)
     return ReplacedOutput(
         pipeline=pipeline.name,
-        commit_seq=before[0]["commit_seq"],
-        batches=tuple(r["batch_id"] for r in before),
-        modes=tuple(r["mode"] for r in before),
-        types=tuple(r["type"] for r in before),
+        commit_seq=earlier[0]["commit_seq"],
+        batches=tuple(r["batch_id"] for r in earlier),
+        modes=tuple(r["mode"] for r in earlier),
+        types=tuple(r["type"] for r in earlier),
     )
 
 
 def check_source(ledger: Ledger, spec: Spec, root: int, letters: str = "") -> None:
-    """SourceError: the source no longer has what the newest output of a batch is of, as it was.
-    `letters`: the command that shows the dead letters that are wanted.
+    """Raises SourceError if the source has lost or changed the input of a batch's newest output.
+    `letters`: the command that shows the dead letters to admit.
     """
     claims = [Claim.from_row(r) for r in ledger.rows("compare", "claims", batches=[root])]
     source = open_source(spec)
     try:
-        found = source.find(claims, root)
-        source.check(found, root)
-        source.check_columns(found, root)
+        current = source.find(claims, root)
+        source.check(current, root)
+        source.check_columns(current, root)
     except SourceError as error:
         step, why = AGAIN, f"{finalized_reason(error)}. The output stays what it is"
         if error.lasting:
@@ -131,27 +131,27 @@ def check_source(ledger: Ledger, spec: Spec, root: int, letters: str = "") -> No
 
 
 def run_job(context: StageContext, job: StageJob) -> Outcome:
-    """Run the job of a replay or an admission. A replay's reports also count what it left out.
+    """Run the job of a replay or an admission. A replay's reports also count the records left out.
 
-    TerminalError: a survivor is no longer valid, or the source is not what was read then.
+    Raises TerminalError if a survivor is no longer valid, or the source has changed since.
     """
     ledger, pipeline, batch = context.ledger, context.pipeline, context.batch
     root = verdicts_of(ledger, pipeline, batch.replays or batch.admits)
     chosen = root.verdicts
     if batch.admission is not None:
-        before = has_letters(ledger, batch.admits, batch.admission)
-        letters = verdicts_of(ledger, pipeline, before).verdicts.letters()
+        judged_batch = has_letters(ledger, batch.admits, batch.admission)
+        letters = verdicts_of(ledger, pipeline, judged_batch).verdicts.letters()
         chosen = letters.without(chosen) if batch.replays else letters
     only, judged = batch.admission is not None, batch.replays is None
     selected = chosen.select(job.spill_dir, job.splits, only=only, judged=judged)
     outcome = context.engine.run(replace(job, selected=selected))
     if judged:
-        settled = root.verdicts.settled(outcome.reports, job.splits)
-        _check_input(batch, account.input_digest(job, settled), batch.admits, root.won)
-        taken = sum(report.counts.records_read for report in outcome.reports)
-        _check_records(batch, "dead letters", taken, len(chosen.offset))
+        reports = root.verdicts.add_left_out(outcome.reports, job.splits)
+        _check_input(batch, account.input_digest(job, reports), batch.admits, root.won)
+        records = sum(report.counts.records_read for report in outcome.reports)
+        _check_records(batch, "dead letters", records, len(chosen.offset))
         return outcome
-    reports = root.verdicts.settled(outcome.reports, job.splits)
+    reports = root.verdicts.add_left_out(outcome.reports, job.splits)
     # Keeps RP3.
     _check_input(batch, account.input_digest(job, reports), batch.judged_by, root.won)
     survivors = sum(report.counts.survivors for report in reports)
@@ -163,15 +163,15 @@ def _check_input(batch: Batch, digest: str, of: int, won: Row) -> None:
     if digest != won["input_digest"]:
         raise TerminalError(
             f"batch {batch.batch_id} read other bytes (digest {digest[:12]}) than batch {of} did "
-            f"({won['input_digest'][:12]}), whose records it takes again: the source was changed "
-            "since. Put it back as it was; the output stays what it is"
+            f"({won['input_digest'][:12]}), although it uses the same records: the source has "
+            "changed since. The output stays what it is. Restore the source"
         )
 
 
-def _check_records(batch: Batch, what: str, found: int, wanted: int) -> None:
-    if found != wanted:
+def _check_records(batch: Batch, kind: str, number: int, wanted: int) -> None:
+    if number != wanted:
         raise CorruptionError(
-            f"batch {batch.batch_id} found {found:,} {what} in the same bytes that had {wanted:,}: "
-            "decisions or dead letters name places where no record begins; restore them from a "
+            f"batch {batch.batch_id} read {number:,} {kind} from bytes that had {wanted:,} before: "
+            "decisions or dead letters name positions where no record begins. Restore them from a "
             "backup"
         )

@@ -1,11 +1,11 @@
-"""sample: prove from a part of a batch that it is surely too bad, before any task starts.
+"""sample: prove from a sample that a batch is too bad, before any task starts.
 
-Called in the driver, once per attempt, before the job. It reads the first bytes of a few splits. If
-these break limits.quarantine_ratio_max, it goes on to a proof. A batch has at most as many records
-as line ends, plus one for each claim that ends without; and a record judged bad stays bad when all
-is read. So once the bad records found exceed the limit for that many records, no full count can
-come to another answer. If the proof is not found within its bounds, the job reads the batch, and
-the full count decides.
+The driver calls it once per attempt, before the job. It reads the first bytes of a few splits. If
+these exceed limits.quarantine_ratio_max, it tries to prove it for the batch. A batch has at most as
+many records as line ends, plus one for each claim that does not end with one. A record that is bad
+in the sample is bad in the batch. So once there are too many bad records for this largest possible
+number of records, the full count cannot differ. Without a proof within its bounds, the job reads
+the batch, and the full count decides.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -20,45 +20,45 @@ from semel.stage.job import StageJob
 from semel.stage.read import RecordTally, judge_split
 
 SAMPLED_BATCH_BYTES_MIN = 4 << 20
-"""Batches of fewer bytes are read at once, without judging a part first."""
+"""Smaller batches are read without a sample."""
 
 SAMPLE_SPLITS = 4
 """Splits whose first bytes are judged before a batch's job starts: some milliseconds."""
 
 SAMPLE_BYTES = 64 << 10
-"""Bytes judged in each of them."""
+"""Bytes to judge in each of these splits."""
 
 LINES_COUNTED_AT_ONCE = 4
-"""Splits whose line ends are counted at once, if a batch seems bad throughout."""
+"""Splits whose line ends are counted in parallel, if the sample is bad."""
 
 
 def check_sample(job: StageJob) -> None:
-    """LimitError: more of the batch's records than declared are surely bad.
+    """Raises LimitError if the batch has certainly more bad records than declared.
 
-    SourceError: a file is no longer what was planned.
+    Raises SourceError if a file has changed since the plan.
     """
     ratio_max = job.spec.limits.quarantine_ratio_max
     total = sum(split.end - split.start for split in job.splits)
     if ratio_max >= 1 or total < SAMPLED_BATCH_BYTES_MIN:
         return
-    # 1. Judge a few parts of the batch, only to see whether going on is worth it.
-    seen = reduce(RecordTally.__add__, map(partial(_first, job), _spread(job.splits)))
-    if seen.quarantined <= ratio_max * seen.records:
+    # 1. Judge a few parts of the batch, to find out whether a proof is likely.
+    sample = reduce(RecordTally.__add__, map(partial(_first, job), _spread(job.splits)))
+    if sample.quarantined <= ratio_max * sample.records:
         return
     # 2. Bound the number of records.
     records_max = _records_max(job)
     if records_max is None:
         return
-    # 3. Count bad records until there are too many. If all are bad, that is the allowed share.
-    found, left = RecordTally(), 2 * ratio_max * total + SAMPLED_BATCH_BYTES_MIN
+    # 3. Count bad records until there are too many. If all are bad, that takes the allowed share.
+    counted, bytes_left = RecordTally(), 2 * ratio_max * total + SAMPLED_BATCH_BYTES_MIN
     for split in job.splits:
         for tally in judge_split(job, split):
-            found += tally
+            counted += tally
             # Keeps S21.
-            if found.quarantined > ratio_max * records_max:
-                raise _refusal(job, found, records_max)
-        left -= split.end - split.start
-        if left < 0:
+            if counted.quarantined > ratio_max * records_max:
+                raise _refusal(job, counted, records_max)
+        bytes_left -= split.end - split.start
+        if bytes_left < 0:
             return
 
 
@@ -76,13 +76,13 @@ def _first(job: StageJob, split: Split) -> RecordTally:
 
 
 def _records_max(job: StageJob) -> int | None:
-    """An upper bound for the number of records. None: finding one takes too long."""
+    """An upper bound for the number of records. Returns None if counting takes too long."""
     with ThreadPoolExecutor(LINES_COUNTED_AT_ONCE) as pool:
         counts = list(pool.map(lambda s: job.source.records_max(s, job.batch_id), job.splits))
     return None if None in counts else sum(counts)
 
 
-def _refusal(job: StageJob, found: RecordTally, records_max: int) -> LimitError:
-    least = f"of at most {records_max:,} records at least {found.quarantined:,}"
-    samples = [*samples_of(job, found.reasons, found.samples), "The others were not read."]
+def _refusal(job: StageJob, tally: RecordTally, records_max: int) -> LimitError:
+    least = f"of at most {records_max:,} records at least {tally.quarantined:,}"
+    samples = [*samples_of(job, tally.reasons, tally.samples), "The others were not read."]
     return too_many(job, f"{least} would be quarantined", samples)

@@ -18,14 +18,14 @@ from semel.stage.job import StageJob
 
 LEDGER_REMEDY = (
     f"Set {settings.LEDGER_VARIABLE} to the driver's ledger in the environment of each executor "
-    "(docs/operations.md), then run stage again; `semel check` tells what each executor has"
+    "(docs/operations.md), then run stage again. `semel check` reports the ledger of each executor"
 )
 
 
 def ledger_of(job: StageJob) -> Ledger:
-    """The ledger that this executor's environment names.
+    """The ledger in this executor's environment.
 
-    TerminalError: it names none, or one that is not the driver's.
+    Raises TerminalError if it is missing, or not the driver's ledger.
     """
     try:
         ledger = ledger_at(settings.ledger_dsn())
@@ -34,13 +34,12 @@ def ledger_of(job: StageJob) -> Ledger:
             f"an executor on {socket.gethostname()} does not know the ledger: {error}. "
             f"{LEDGER_REMEDY}"
         ) from error
-    found = ledger.rows("stage", "began", attempt_id=job.attempt_id)
+    attempts = ledger.rows("stage", "began", attempt_id=job.attempt_id)
     # Keeps S23.
-    if [row["started_at"] for row in found] != [job.began_at]:
+    if [row["started_at"] for row in attempts] != [job.began_at]:
         raise TerminalError(
-            f"an executor on {socket.gethostname()} was pointed to {ledger}, which has no "
-            f"attempt {job.attempt_id} that began at {job.began_at}: it is not the driver's "
-            f"ledger. {LEDGER_REMEDY}"
+            f"an executor on {socket.gethostname()} uses {ledger}, which is not the driver's "
+            f"ledger: it lacks attempt {job.attempt_id}, begun at {job.began_at}. {LEDGER_REMEDY}"
         )
     return ledger
 
@@ -53,7 +52,7 @@ def ledger_at(dsn: str) -> Ledger:
 
 @cache
 def filters_in(folder: Path) -> FilterCache:
-    """The filters that this worker process has open."""
+    """The open filters of this worker process."""
     return FilterCache(folder)
 
 
@@ -62,15 +61,15 @@ def classify_shard(
 ) -> tuple[dict[int, Dropped], tuple[StagedFile, ...]]:
     """Decide which records of one shard are dropped, and store the ids of the others.
 
-    Returns each split's dropped rows, and the file of ids if the pipeline keeps them. A pure
+    Returns each split's dropped rows, and the file of ids if the pipeline keeps ids. A pure
     function of the parts and the pinned list, except for that file's name. Storing the same run
-    again changes nothing. With known ids in place of the catalog, nothing is stored.
+    again changes nothing. If the job has known ids instead of the catalog, stores nothing.
     """
     if not any(len(part.h1) for part in parts):
-        return {}, ()  # Nothing to ask the ledger about.
+        return {}, ()  # No ids to look up.
     if job.known is not None:
-        known = read_known(job.known, shard)
-        return classify(parts, partial(sortedids.contains, *known)).dropped, ()
+        ids = read_known(job.known, shard)
+        return classify(parts, partial(sortedids.contains, *ids)).dropped, ()
     buckets = union(report.buckets for report in reports)
     runs = [run for run in job.runs if run.may_hold(shard, buckets)]
     filters, tally = filters_in(settings.cache_dir()), FilterTally()

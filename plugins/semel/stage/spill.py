@@ -1,7 +1,7 @@
 """The spill: the valid records of a task's splits in one Arrow file, from read to write.
 
-With it, a task that reads a thousand small files makes one file of them. A split's rows are
-together, and its report gives the row of the file where they begin.
+So a task that reads a thousand small files writes one file. A split's rows are contiguous, and its
+report gives the row of the file where they begin.
 """
 
 import uuid
@@ -15,16 +15,16 @@ from semel.errors import CorruptionError
 from semel.formats.records import with_offset
 from semel.stage.job import StageJob
 
-_BATCH_BYTES = 1 << 20  # Held up to this size: an Arrow batch of one row costs as much.
+_BATCH_BYTES = 1 << 20  # Rows are buffered up to this size: each Arrow batch has a fixed cost.
 
 
 class Spill:
-    """The spill of one task, while it is written. Once closed, it can be read."""
+    """The spill of one task, for writing. It can be read after it is closed."""
 
     def __init__(self, job: StageJob, task: int) -> None:
         self.path = str(job.spill_dir / f"s{task:05d}-{uuid.uuid4().hex}.arrow")
         self.rows = 0
-        self._held: list[pa.Table] = []
+        self._buffer: list[pa.Table] = []
         self._bytes = 0
         self._file = pa.OSFile(self.path, "wb")
         self._writer = pa.ipc.new_file(self._file, with_offset(job.spec.arrow_schema()))
@@ -32,16 +32,16 @@ class Spill:
     def write(self, table: pa.Table) -> None:
         """Append rows."""
         self.rows += table.num_rows
-        self._held.append(table)
+        self._buffer.append(table)
         self._bytes += table.nbytes
         if self._bytes >= _BATCH_BYTES:
             self._flush()
 
     def _flush(self) -> None:
-        held, self._held, self._bytes = self._held, [], 0
-        if len(held) > 1:
-            held = [pa.concat_tables(held).combine_chunks()]
-        for table in held:
+        tables, self._buffer, self._bytes = self._buffer, [], 0
+        if len(tables) > 1:
+            tables = [pa.concat_tables(tables).combine_chunks()]
+        for table in tables:
             self._writer.write_table(table)
 
     def __enter__(self) -> Self:
@@ -78,6 +78,6 @@ class Spilled:
             at += piece.num_rows
         if at != start + count:
             raise CorruptionError(
-                f"the spill {self.path} ends at row {at}, and {start + count} were read; this "
-                "attempt is lost, run stage again"
+                f"the temporary file {self.path} ends at row {at}, but should have "
+                f"{start + count}. Nothing was committed. Run stage again"
             )

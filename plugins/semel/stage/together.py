@@ -1,7 +1,7 @@
-"""Read many small files together, with one parse and one round of hashing.
+"""Reads many small files together, with one parse and one round of hashing.
 
-For a small file, these take longer than its few records. The result equals what `semel.stage.read`
-makes of each split alone, down to the digest. If any record is bad, each split is read alone.
+Per file, these would take longer than its few records. The result equals that of `semel.stage.read`
+for each split, including the digest. If any record is bad, each split is read separately.
 """
 
 import io
@@ -27,31 +27,31 @@ from semel.stage.event_time import times_of
 from semel.stage.job import StageJob, output_columns
 
 SMALL_SPLIT_BYTES = 64 << 10
-"""Files of up to this size are read together: opening a parser takes a millisecond, like 100 kB."""
+"""Smaller files are read together: opening a parser takes as long as parsing 100 kB (1 ms)."""
 
 Together = tuple[pa.Table, list[tuple[SplitReport, dict[int, SplitIds]]]]
-"""The valid records of all splits, one split after another; then the report and the ids by shard of
-each. The first report counts undeclared keys for all."""
+"""The valid records of all splits, in the order of splits; then each split's report and ids by
+shard. The first report counts undeclared keys for all."""
 
 
 def small_groups(job: StageJob, splits: Sequence[Split]) -> Iterator[list[Split]]:
-    """Group a task's splits, in order, into those that may be read together."""
+    """Group a task's splits, in order, so that each group may be read together."""
     group: list[Split] = []
-    held = 0
+    group_bytes = 0
     for split in splits:
         size = split.end - split.start
-        small = _may_join(job, split) and held + size <= limits.BLOCK_BYTES
+        small = _may_join(job, split) and group_bytes + size <= limits.BLOCK_BYTES
         if group and not small:
             yield group
-            group, held = [], 0
+            group, group_bytes = [], 0
         group.append(split)
-        held += size if _may_join(job, split) else limits.BLOCK_BYTES
+        group_bytes += size if _may_join(job, split) else limits.BLOCK_BYTES
     if group:
         yield group
 
 
 def _may_join(job: StageJob, split: Split) -> bool:
-    """Whether a split is a whole, small claim whose lines stand alone."""
+    """Whether a split is a whole, small claim whose lines are independent."""
     claim = split.claim
     return (
         job.source.can_join(claim)
@@ -62,25 +62,25 @@ def _may_join(job: StageJob, split: Split) -> bool:
 
 
 def read_together(job: StageJob, splits: list[Split]) -> Together | None:
-    """Read the splits of one group. None: each must be read on its own.
+    """Read the splits of one group. Returns None if each must be read separately.
 
-    SourceError: a file is no longer what was planned.
+    Raises SourceError if a file has changed since the plan.
     """
     texts = []
     for split in splits:
-        texts.append(job.source.text(split, job.batch_id))
+        texts.append(job.source.read_text(split, job.batch_id))
         if len(texts[-1]) < split.end - split.start:
             return None
-    # An empty line before each file keeps its lines apart from the file before.
+    # An empty line separates each file from the previous one.
     sizes = [1 + len(text) for text in texts]
     begins = np.cumsum([1, *sizes[:-1]])
     selection = None
     if job.selected is not None:
-        own = [
+        chosen = [
             job.selected.of(split, job.splits).offsets - split.start + begin
             for split, begin in zip(splits, begins, strict=True)
         ]
-        selection = Selection(offsets=np.concatenate(own), only=job.selected.only)
+        selection = Selection(offsets=np.concatenate(chosen), only=job.selected.only)
     parsed = _parsed(job, b"\n" + b"\n".join(texts), selection)
     if parsed is None:
         return None
@@ -117,7 +117,8 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
 def _parsed(
     job: StageJob, data: bytes, selection: Selection | None
 ) -> tuple[pa.Table, np.ndarray, Ignored] | None:
-    """The records of these lines, the places left out, and ignored keys. None: one record is bad.
+    """The records of some lines, the offsets left out, and ignored keys. Returns None if a record
+    is bad.
     """
     schema = job.spec.arrow_schema()
     blocks = read_split(
@@ -138,7 +139,7 @@ def _parsed(
 def _report(
     job: StageJob, split: Split, text: bytes, records: int, survivors: int
 ) -> SplitReport:
-    """The report of a split with `records`, of which the job took the `survivors`."""
+    """The report of a split with so many `records` and `survivors`."""
     digest = xxhash.xxh3_128(text)
     digest.update(repr((split.start, split.end, records)).encode())
     return SplitReport(

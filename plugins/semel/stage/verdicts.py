@@ -1,8 +1,8 @@
-"""The stored verdicts of a batch: which of its records did not survive, and why.
+"""The stored verdicts of a batch: which records did not survive, and why.
 
 The driver checks the decisions and dead letters, and reads the verdicts from them. For each task it
-writes a file of positions: those that a replay leaves out, or those that an admission judges again.
-After a replay's job it adds the records left out to the tasks' counts.
+writes a file of positions that a replay leaves out, or that an admission judges again. After a
+replay's job it adds the records left out to the tasks' counts.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from semel.archive.marker import Marker
 from semel.errors import CorruptionError
-from semel.formats.selection import NONE, Selection
+from semel.formats.selection import NO_OFFSETS, Selection
 from semel.model.batch import Counts
 from semel.model.manifest import Kind, MarkedFile, SplitReport
 from semel.model.split import Split, Splits
@@ -46,51 +46,53 @@ class Verdicts:
 
     def letters(self) -> "Verdicts":
         """Only the verdicts from dead letters."""
-        own = [why not in _DUPLICATES for why in self.reasons]
-        return self._where(np.array([*own, False])[self.reason])
+        is_letter = [why not in _DUPLICATES for why in self.reasons]
+        return self._filter(np.array([*is_letter, False])[self.reason])
 
     def without(self, others: "Verdicts") -> "Verdicts":
-        """The verdicts at positions where `others` has none."""
-        left = np.ones(len(self.offset), bool)
+        """The verdicts except those at positions in `others`."""
+        mask = np.ones(len(self.offset), bool)
         for part in np.unique(others.partition):
-            own = self.partition == part
-            left[own] = ~np.isin(self.offset[own], others.offset[others.partition == part])
-        return self._where(left)
+            in_part = self.partition == part
+            other_offsets = others.offset[others.partition == part]
+            mask[in_part] = ~np.isin(self.offset[in_part], other_offsets)
+        return self._filter(mask)
 
-    def _where(self, left: np.ndarray) -> "Verdicts":
+    def _filter(self, mask: np.ndarray) -> "Verdicts":
         return replace(
             self,
-            partition=self.partition[left],
-            offset=self.offset[left],
-            reason=self.reason[left],
+            partition=self.partition[mask],
+            offset=self.offset[mask],
+            reason=self.reason[mask],
         )
 
     def select(self, folder: Path, splits: Splits, *, only: bool, judged: bool) -> "Selected":
-        """Write for each task the positions in its splits, if any. See `Selected`."""
+        """Write the positions in each task's splits to a file, unless it has none. See `Selected`.
+        """
         tasks = []
         for task in splits.tasks:
-            parts = [self.offset[self._of(split)] for split in splits.of_task(task)]
+            parts = [self.offset[self._range(split)] for split in splits.of_task(task)]
             if any(map(len, parts)):
                 ends = np.cumsum([len(part) for part in parts])
                 np.savez(_file(folder, task), ends=ends, offsets=np.concatenate(parts))
                 tasks.append(task)
         return Selected(folder=folder, tasks=frozenset(tasks), only=only, judged=judged)
 
-    def settled(self, reports: list[SplitReport], splits: Splits) -> list[SplitReport]:
-        """The reports, with the records that the tasks left out counted in."""
+    def add_left_out(self, reports: list[SplitReport], splits: Splits) -> list[SplitReport]:
+        """Add the records that the tasks left out to the counts of the reports."""
         return [
-            self._settled(report, split) for report, split in zip(reports, splits, strict=True)
+            self._add_left_out(report, split) for report, split in zip(reports, splits, strict=True)
         ]
 
-    def _settled(self, report: SplitReport, split: Split) -> SplitReport:
-        own = self.reason[self._of(split)]
-        found = np.bincount(own, minlength=len(self.reasons)).tolist()
-        counted = {why: n for why, n in zip(self.reasons, found, strict=True) if n}
+    def _add_left_out(self, report: SplitReport, split: Split) -> SplitReport:
+        in_split = self.reason[self._range(split)]
+        counts_by_reason = np.bincount(in_split, minlength=len(self.reasons)).tolist()
+        counted = {why: n for why, n in zip(self.reasons, counts_by_reason, strict=True) if n}
         within, earlier = (counted.pop(why, 0) for why in _DUPLICATES)
         late = counted.get(_LATE, 0)
         counts = replace(
             report.counts,
-            records_read=report.counts.survivors + len(own),
+            records_read=report.counts.survivors + len(in_split),
             duplicates_batch=within,
             duplicates_catalog=earlier,
             late=late,
@@ -98,35 +100,35 @@ class Verdicts:
         )
         return replace(report, counts=counts, reasons=counted)
 
-    def _of(self, split: Split) -> slice:
-        """The places of a split's positions."""
+    def _range(self, split: Split) -> slice:
+        """The indices of a split's positions."""
         part = split.claim.source_partition_id
-        first, behind = np.searchsorted(self.partition, [part, part + 1])
-        low, high = np.searchsorted(self.offset[first:behind], [split.start, split.end])
+        first, end = np.searchsorted(self.partition, [part, part + 1])
+        low, high = np.searchsorted(self.offset[first:end], [split.start, split.end])
         return slice(first + low, first + high)
 
 
 def check(marker: Marker, counts: Counts) -> None:
-    """CorruptionError: a file of the verdicts is gone or damaged, or the files do not have as many
-    records as were counted. `read` finds the rest.
+    """Raises CorruptionError if a file of the verdicts is missing or damaged, or the number of
+    records differs from the counts. `read` detects other damage.
     """
     files = _files(marker)
     for file in files:
         _check_file(marker, file)
     counted = counts.duplicates_batch, counts.duplicates_catalog, counts.quarantined, counts.late
-    there = sum(file.records for file in files)
-    if there != sum(counted):
+    stored = sum(file.records for file in files)
+    if stored != sum(counted):
         raise CorruptionError(
-            f"batch {marker.batch_id}: its decisions and dead letters are {there:,} records, and "
-            f"it counted {sum(counted):,}; restore them from a backup"
+            f"batch {marker.batch_id}: its decisions and dead letters have {stored:,} records, but "
+            f"the batch counted {sum(counted):,}. Restore them from a backup"
         )
 
 
 # Keeps RP1.
 def read(marker: Marker, counts: Counts) -> Verdicts:
-    """The verdicts of a finalized batch whose winner counted `counts`.
+    """Read the verdicts of a finalized batch whose winner counted `counts`.
 
-    CorruptionError: a file of them is gone or damaged, or they differ from the counts.
+    Raises CorruptionError if a file is missing or damaged, or the verdicts differ from the counts.
     """
     tables = [_COLUMNS.empty_table(), *(_table(marker, file) for file in _files(marker))]
     table = pa.concat_tables(tables).unify_dictionaries()
@@ -135,8 +137,8 @@ def read(marker: Marker, counts: Counts) -> Verdicts:
     partition, offset = partition[order], offset[order]
     if np.any((partition[1:] == partition[:-1]) & (offset[1:] == offset[:-1])):
         raise CorruptionError(
-            f"batch {marker.batch_id}: its decisions and dead letters name a position twice; "
-            "restore them from a backup"
+            f"batch {marker.batch_id}: its decisions and dead letters name a position twice. "
+            "Restore them from a backup"
         )
     words = table.column("reason").combine_chunks()
     verdicts = Verdicts(
@@ -166,46 +168,46 @@ def _table(marker: Marker, file: MarkedFile) -> pa.Table:
 
 def _check_file(marker: Marker, file: MarkedFile) -> None:
     try:
-        whole = marker.is_whole(file)
+        intact = marker.is_whole(file)
     except OSError as error:
         raise _unreadable(marker, file, error) from error
-    if not whole:
+    if not intact:
         raise CorruptionError(
-            f"batch {marker.batch_id}: {marker.path_of(file)} is not what its marker says (size or "
-            "checksum), so nobody knows which of its records survived; restore it from a backup"
+            f"batch {marker.batch_id}: {marker.path_of(file)} differs from its marker (size or "
+            "checksum), so semel does not know which records survived. Restore it from a backup"
         )
 
 
 def _unreadable(marker: Marker, file: MarkedFile, error: Exception) -> CorruptionError:
     return CorruptionError(
         f"batch {marker.batch_id}: its {file.kind} {marker.path_of(file)} cannot be read "
-        f"({error}), so nobody knows which of its records survived; restore it from a backup"
+        f"({error}), so semel does not know which records survived. Restore it from a backup"
     )
 
 
 def _check_counts(verdicts: Verdicts, counts: Counts) -> None:
-    found = np.bincount(verdicts.reason, minlength=len(verdicts.reasons)).tolist()
-    named = dict(zip(verdicts.reasons, found, strict=True))
+    totals = np.bincount(verdicts.reason, minlength=len(verdicts.reasons)).tolist()
+    named = dict(zip(verdicts.reasons, totals, strict=True))
     within, earlier = (named.pop(why, 0) for why in _DUPLICATES)
     late = named.pop(_LATE, 0)
-    there = within, earlier, sum(named.values()), late
+    stored = within, earlier, sum(named.values()), late
     wanted = (
         counts.duplicates_batch, counts.duplicates_catalog, counts.quarantined, counts.late,
     )  # fmt: skip
-    if there != wanted:
+    if stored != wanted:
         raise CorruptionError(
-            f"batch {verdicts.batch_id}: its decisions and dead letters name {there} repeats in "
-            "the batch, repeats of the catalog, quarantined and late records, and it counted "
-            f"{wanted}; restore them from a backup"
+            f"batch {verdicts.batch_id}: its decisions and dead letters name {stored} repeats in "
+            "the batch, repeats of the catalog, quarantined and late records, but the batch "
+            f"counted {wanted}. Restore them from a backup"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selected:
-    """The records of its ranges that a job takes, by files of positions that the driver wrote.
+    """The records that a job takes from its ranges, by files of positions from the driver.
 
-    It goes to tasks. `only`: the job takes the records at the positions, else all others. `judged`:
-    it judges them like new records, else each is a survivor. `tasks`: those with a file.
+    Tasks receive it. `only`: the job takes the records at the positions, else all others.
+    `judged`: it judges them like new records, else each is a survivor. `tasks`: tasks with a file.
     """
 
     folder: Path
@@ -214,20 +216,20 @@ class Selected:
     judged: bool
 
     def of(self, split: Split, splits: Splits) -> Selection:
-        """The selection for a split. FileNotFoundError: its file is gone."""
+        """The selection for a split. Raises FileNotFoundError if its file is missing."""
         if split.task not in self.tasks:
-            return Selection(offsets=NONE, only=self.only)
-        ends, offsets = _left(_file(self.folder, split.task))
+            return Selection(offsets=NO_OFFSETS, only=self.only)
+        ends, offsets = _load_positions(_file(self.folder, split.task))
         place = split.number - splits.of_task(split.task)[0].number
-        own = offsets[ends[place - 1] if place else 0 : ends[place]]
-        return Selection(offsets=own, only=self.only)
+        in_split = offsets[ends[place - 1] if place else 0 : ends[place]]
+        return Selection(offsets=in_split, only=self.only)
 
 
 @lru_cache(maxsize=1)
-def _left(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """One task's file: where the offsets of each of its splits end, and the offsets."""
-    with np.load(path) as left:
-        return left["ends"], left["offsets"]
+def _load_positions(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Read a task's file: where the offsets of each split end, and the offsets."""
+    with np.load(path) as arrays:
+        return arrays["ends"], arrays["offsets"]
 
 
 def _file(folder: Path, task: int) -> Path:

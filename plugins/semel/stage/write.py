@@ -1,7 +1,7 @@
-"""write: turn a split's spill, minus its dropped rows, into output files and decisions.
+"""write: turn a split's spill, without its dropped rows, into output files and decisions.
 
-Runs in a task after classify, for each of its splits, and again for each retry or speculative try.
-The kept rows are a pure function of the job. With transforms, they pass through Spark, and
+A task runs this after classify for each of its splits, also in each retry or speculative try. The
+surviving rows are a pure function of the job. With transforms, they pass through Spark, and
 `write_rows` writes the result.
 """
 
@@ -36,47 +36,48 @@ def write_task(
 ) -> list[SplitReport]:
     """Write the decisions and, with `write`, the survivors of a task's splits, in source order.
 
-    Returns the whole account. The last report names the files that the task wrote here, and
-    `files`, which classify wrote. Without `write`, a mask of the kept rows goes to a file beside
-    the spill, for `survivors` to read.
+    Returns the reports with all counts. The last report lists the files of this task, and `files`
+    from classify. Without `write`, it writes a mask of the survivors to a file next to the spill,
+    for `survivors` to read.
     """
     out = TaskFiles(job, f"w{task:05d}")
-    spill = _opened([report for report, _ in parts])
-    done, codes = [], []
+    spill = _open_spill([report for report, _ in parts])
+    results, codes = [], []
     for report, dropped in parts:
         code = _codes(job, report, dropped)
         _decide(job, report, code, out, spill, write=write)
-        done.append(_judged(report, code))
+        results.append(_count_duplicates(report, code))
         codes.append(code)
     if not write:
-        kept = str(job.spill_dir / f"k{task:05d}-{uuid.uuid4().hex}.npy")
-        np.save(kept, np.concatenate(codes) == 0)
-        done = [replace(report, kept=kept) for report in done]
-    return [*done[:-1], replace(done[-1], files=(*done[-1].files, *out.close(), *files))]
+        mask_path = str(job.spill_dir / f"k{task:05d}-{uuid.uuid4().hex}.npy")
+        np.save(mask_path, np.concatenate(codes) == 0)
+        results = [replace(report, kept=mask_path) for report in results]
+    last = results[-1]
+    return [*results[:-1], replace(last, files=(*last.files, *out.close(), *files))]
 
 
-def _opened(reports: list[SplitReport]) -> Spilled:
-    """The spill of a task's splits. Checks that their rows follow each other."""
+def _open_spill(reports: list[SplitReport]) -> Spilled:
+    """Open the spill of a task's splits. Checks that their rows are contiguous."""
     starts = np.cumsum([0, *(report.counts.survivors for report in reports)])
-    found = {report.spill for report in reports}
-    if len(found) > 1 or [report.spill_row for report in reports] != starts[:-1].tolist():
+    paths = {report.spill for report in reports}
+    if len(paths) > 1 or [report.spill_row for report in reports] != starts[:-1].tolist():
         raise CorruptionError(
-            f"the rows of splits {reports[0].split} to {reports[-1].split} do not follow each "
-            f"other in {sorted(found)}; this is a defect of semel, nothing was committed"
+            f"semel has a bug: the rows of splits {reports[0].split} to {reports[-1].split} are "
+            f"not contiguous in {sorted(paths)}. Nothing was committed. Please report it"
         )
     return Spilled(reports[0].spill)
 
 
 def _codes(job: StageJob, report: SplitReport, dropped: list[Dropped]) -> np.ndarray:
-    """A code for each row of a split: 0 if kept, else its `Repeat`."""
+    """A code for each row of a split: 0 for a survivor, else its `Repeat`."""
     rows = np.concatenate([d.rows for d in dropped]) if dropped else np.zeros(0, np.uint32)
     reason = np.concatenate([d.reason for d in dropped]) if dropped else np.zeros(0, np.uint8)
     code = np.zeros(report.counts.survivors, np.uint8)
     code[rows] = reason
     if np.count_nonzero(code) != len(rows):
         raise CorruptionError(
-            f"attempt {job.attempt_id}: classify dropped a row of split {report.split} twice; this "
-            "is a defect of semel, nothing was committed"
+            f"attempt {job.attempt_id}: semel has a bug: it dropped a row of split {report.split} "
+            "twice. Nothing was committed. Please report it"
         )
     return code
 
@@ -96,13 +97,13 @@ def _decide(
         if codes.any():
             out.decisions(_decisions(job, split, table, codes))
         if write:
-            kept = table.filter(pa.array(codes == 0)) if codes.any() else table
-            out.rows(output_columns(job, split, kept))
+            remaining = table.filter(pa.array(codes == 0)) if codes.any() else table
+            out.rows(output_columns(job, split, remaining))
     out.end_split()
 
 
-def _judged(report: SplitReport, code: np.ndarray) -> SplitReport:
-    """The report, with a split's duplicates counted in."""
+def _count_duplicates(report: SplitReport, code: np.ndarray) -> SplitReport:
+    """Add a split's duplicates to the counts of its report."""
     dropped = int(np.count_nonzero(code))
     catalog = int(np.count_nonzero(code == Repeat.OF_CATALOG))
     counts = replace(
@@ -115,7 +116,7 @@ def _judged(report: SplitReport, code: np.ndarray) -> SplitReport:
 
 
 def survivors(job: StageJob, reports: list[SplitReport]) -> Iterator[pa.RecordBatch]:
-    """The kept rows of a task's splits, for the transforms."""
+    """Yield the survivors of a task's splits, for the transforms."""
     spill = Spilled(reports[0].spill)
     mask = np.load(reports[0].kept) if reports[0].kept else None
     for report in reports:
@@ -125,47 +126,50 @@ def survivors(job: StageJob, reports: list[SplitReport]) -> Iterator[pa.RecordBa
         if mask is not None:
             code[~mask[report.spill_row : report.spill_row + count]] = 1
         for table, codes in _parts(spill, report, code):
-            kept = table.filter(pa.array(codes == 0)) if codes.any() else table
-            yield from output_columns(job, job.splits[report.split], kept).to_batches()
+            remaining = table.filter(pa.array(codes == 0)) if codes.any() else table
+            yield from output_columns(job, job.splits[report.split], remaining).to_batches()
 
 
 def write_rows(
     job: StageJob, part: int, batches: Iterator[pa.RecordBatch], schema: pa.Schema
 ) -> tuple[StagedFile, ...]:
-    """Write the transforms' output in one Spark partition, as `schema`. Returns the files."""
+    """Write the transforms' output of one Spark partition, as `schema`. Returns the files."""
     out = TaskFiles(job, f"t{part:05d}")
     for batch in batches:
-        # Spark returns times in its session's zone: the same moments, in another type.
+        # Spark returns times in its session's zone: the same moments with another type.
         table = pa.Table.from_batches([batch]).cast(schema)
         for rows in cut(table, PIECE_BYTES_MAX):
             _check_times(job, rows)
-            _refuse(job, rows)
+            _check_sink_takes(job, rows)
         out.rows(table)
     return out.close()
 
 
 # Keeps AG1.
 def _check_times(job: StageJob, table: pa.Table) -> None:
-    """TerminalError: transforms made rows that are of no window."""
+    """Raises TerminalError if transforms produced rows without a window."""
     name = job.spec.record_time
     bad, why = timeless(table.column(name)) if job.spec.aggregate else ((), [])
     if len(bad):
         raise TerminalError(
-            f"batch {job.batch_id}: the transforms made {len(bad)} rows in one block that are of "
-            f"no window ({name}: {why[0].says}); filter or correct them in the last transform"
+            f"batch {job.batch_id}: the transforms produced {len(bad)} rows in one block whose "
+            f"times belong to no window ({name}: {why[0].says}). Nothing was committed. Filter or "
+            "correct them in the last transform"
         )
 
 
 # Keeps S27.
-def _refuse(job: StageJob, table: pa.Table) -> None:
-    """TerminalError: transforms made rows that the sink will refuse. No one record is to blame."""
+def _check_sink_takes(job: StageJob, table: pa.Table) -> None:
+    """Raises TerminalError if transforms produced rows that the sink rejects. No single record is
+    the cause.
+    """
     refused = job.refused(table)
     if refused:
         first = refused[0]
         raise TerminalError(
-            f"batch {job.batch_id}: the transforms made {len(first.rows)} rows in one block that "
-            f"the sink will refuse ({first.reason}: {first.detail}); filter or correct them in the "
-            "last transform, or change the table"
+            f"batch {job.batch_id}: the transforms produced {len(first.rows)} rows in one block "
+            f"that the sink rejects ({first.reason}: {first.detail}). Nothing was committed. "
+            "Filter or correct them in the last transform, or change the table"
         )
 
 

@@ -13,23 +13,23 @@ from semel.errors import TerminalError, UnavailableError
 from semel_local.stack.states import Endpoints
 
 CALL_SECONDS = 30
-"""How long one call may take."""
+"""Timeout of a call."""
 
 PARSED_SECONDS_MAX = 120
-"""How long a new pipeline's DAG may take to show up: the dag-processor looks every few seconds."""
+"""How long a new DAG may take to appear. The dag-processor scans every few seconds."""
 
 POLL_SECONDS = 0.5
 
 BACKFILL_SECONDS_MAX = 300
-"""How long another backfill of the same DAG is waited for: Airflow takes one at a time."""
+"""How long to wait for another backfill of the DAG, because Airflow runs one at a time."""
 
 FINISHED = frozenset({"success", "failed"})
-"""States in which a run stays."""
+"""Final states of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskState:
-    """A task of a run as Airflow shows it now. `state` is None before it is scheduled."""
+    """The current state of a run's task. `state` is None until Airflow schedules the task."""
 
     task_id: str
     state: str | None
@@ -39,7 +39,7 @@ class TaskState:
 
     @property
     def seconds(self) -> float | None:
-        """How long it has been running, or ran; None before its start."""
+        """Its duration until now or until its end. None before its start."""
         if self.started is None:
             return None
         return ((self.ended or datetime.now(UTC)) - self.started).total_seconds()
@@ -47,17 +47,17 @@ class TaskState:
 
 @dataclass(frozen=True, kw_only=True)
 class DagRun:
-    """A run of a DAG as Airflow shows it now."""
+    """The current state of a DAG's run."""
 
     run_id: str
     state: str
     date: date | None
-    """The day that its data interval begins with (UTC)."""
+    """The first day of its data interval (UTC)."""
     seconds: float | None
-    """How long it took; None before its end."""
+    """Its duration. None before its end."""
 
 
-class _NoSuchThing(TerminalError):
+class _NotFound(TerminalError):
     """The API answered 404."""
 
 
@@ -66,37 +66,42 @@ class _Conflict(TerminalError):
 
 
 class AirflowApi:
-    """The API at `url` (http://HOST:PORT), as one user. UnavailableError: it does not answer."""
+    """The API at `url` (http://HOST:PORT), for one user. Raises UnavailableError if it does not
+    answer.
+    """
 
     def __init__(self, url: str, user: str, password: str) -> None:
         self.url = url.rstrip("/")
         self._client = httpx.Client(
             timeout=CALL_SECONDS,
             follow_redirects=True,
-            # A proxy named in the environment must not be asked for our own machine.
+            # A proxy in the environment is not for this machine.
             trust_env=False,
-            # The server may close a connection that it has kept just as a call is sent over it.
+            # The server may close a kept connection at the very moment of the next call.
             limits=httpx.Limits(max_keepalive_connections=0),
         )
         login = self._call("POST", "/auth/token", {"username": user, "password": password})
         self._client.headers["Authorization"] = f"Bearer {login['access_token']}"
 
     def wait_for_dag(self, dag_id: str) -> None:
-        """Wait until Airflow has read the DAG's file; unpause it. TerminalError says why not."""
+        """Wait until Airflow has read the DAG's file, then unpause the DAG.
+
+        Raises TerminalError, with Airflow's import errors, if the DAG does not appear.
+        """
         deadline = time.monotonic() + PARSED_SECONDS_MAX
         while True:
             try:
-                found = self._call("GET", f"/api/v2/dags/{dag_id}")
+                dag = self._call("GET", f"/api/v2/dags/{dag_id}")
                 break
-            except _NoSuchThing:
+            except _NotFound:
                 if time.monotonic() > deadline:
                     raise TerminalError(self._why_no_dag(dag_id)) from None
             time.sleep(POLL_SECONDS)
-        if found["is_paused"]:
+        if dag["is_paused"]:
             self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
 
     def start_run(self, dag_id: str, run_id: str) -> None:
-        """Trigger a run of this id; where it exists and failed, clear what failed in it."""
+        """Trigger a run with this id. If it exists and has failed, clear its failed tasks."""
         body = {"dag_run_id": run_id, "logical_date": None}
         try:
             self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body)
@@ -106,11 +111,11 @@ class AirflowApi:
                 self._call("POST", f"/api/v2/dags/{dag_id}/clearTaskInstances", body)
 
     def run_state(self, dag_id: str, run_id: str) -> str:
-        """queued, running, success or failed."""
+        """The state of a run: queued, running, success or failed."""
         return self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{quote(run_id)}")["state"]
 
     def tasks(self, dag_id: str, run_id: str) -> dict[str, TaskState]:
-        """The tasks of a run by id."""
+        """The tasks of a run, by task id."""
         path = f"/api/v2/dags/{dag_id}/dagRuns/{quote(run_id)}/taskInstances"
         return {
             row["task_id"]: TaskState(
@@ -124,22 +129,21 @@ class AirflowApi:
         }
 
     def log(self, dag_id: str, run_id: str, task: TaskState) -> list[str]:
-        """The lines that a task's newest try has written, without the marks of Airflow's folds."""
+        """The log of a task's newest try, without Airflow's marks of foldable groups."""
         path = f"/api/v2/dags/{dag_id}/dagRuns/{quote(run_id)}/taskInstances/{task.task_id}/logs"
         answer = self._call("GET", f"{path}/{task.try_number}?full_content=true")
         lines = [line for entry in answer["content"] for line in _text(entry).splitlines()]
         return [line for line in lines if line.strip() and not line.startswith("::")]
 
     def pause(self, dag_id: str) -> None:
-        """Let the DAG's schedule begin no further run."""
+        """Stop the DAG's schedule."""
         self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": True})
 
     def begin_backfill(self, dag_id: str, first: date, last: date) -> int:
-        """Let Airflow make the runs of these days, both included, one after the other, but for
-        those that have succeeded. Returns the backfill's number.
+        """Run these days, both included, one after the other, except those that have succeeded.
 
-        One of the same days that is at work is gone on with. UnavailableError: another one does
-        not end.
+        Returns the number of the backfill, which may be a running backfill of the same days. Raises
+        UnavailableError if another backfill does not end.
         """
         body = {
             "dag_id": dag_id,
@@ -153,41 +157,42 @@ class AirflowApi:
             try:
                 return self._call("POST", "/api/v2/backfills", body)["id"]
             except _Conflict as error:
-                known = self._call("GET", f"/api/v2/backfills?dag_id={dag_id}&order_by=-id")
-                for one in known["backfills"]:
-                    days = [datetime.fromisoformat(one[key]).date() for key in _ENDS]
-                    if one["completed_at"] is None and days == [first, last]:
-                        return one["id"]
+                answer = self._call("GET", f"/api/v2/backfills?dag_id={dag_id}&order_by=-id")
+                for backfill in answer["backfills"]:
+                    days = [datetime.fromisoformat(backfill[key]).date() for key in _ENDS]
+                    if backfill["completed_at"] is None and days == [first, last]:
+                        return backfill["id"]
                 if time.monotonic() > deadline:
                     raise UnavailableError(
-                        f"another backfill of {dag_id} does not end; end it at "
+                        f"another backfill of {dag_id} is still running after "
+                        f"{BACKFILL_SECONDS_MAX} s. Cancel it at "
                         f"{self.url}/dags/{dag_id}/backfills"
                     ) from error
             time.sleep(POLL_SECONDS)
 
     def end_backfill(self, number: int) -> None:
-        """End a backfill whose runs have ended. Airflow itself notes that twice a minute, and
-        until then takes no other one of the DAG.
+        """End a backfill whose runs have ended. Airflow itself would notice only within 30 seconds,
+        and until then it refuses another backfill of the DAG.
         """
         try:
             self._call("PUT", f"/api/v2/backfills/{number}/cancel")
         except _Conflict:
-            return  # It has noted it.
+            return  # Airflow has already ended it.
 
     def runs_of(self, dag_id: str, first: date, last: date) -> list[DagRun]:
-        """The runs of a DAG with a daily schedule, whose intervals begin on these days."""
+        """The runs of a daily DAG whose intervals begin on these days."""
         days = f"logical_date_gte={first}T00:00:00Z&logical_date_lte={last}T00:00:00Z"
         return self._runs(dag_id, days)
 
     def failed_since(self, dag_id: str, since: datetime) -> list[DagRun]:
-        """The runs that began after a time and have failed."""
+        """The failed runs that began at or after `since`."""
         began = quote(since.isoformat())
         return self._runs(dag_id, f"state=failed&start_date_gte={began}")
 
     def _runs(self, dag_id: str, which: str) -> list[DagRun]:
-        found = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns?limit=100&{which}")["dag_runs"]
+        answer = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns?limit=100&{which}")
         runs = []
-        for row in found:
+        for row in answer["dag_runs"]:
             begins, started = _time(row["data_interval_start"]), _time(row["start_date"])
             ended = _time(row["end_date"]) if row["state"] in FINISHED else None
             run = DagRun(
@@ -205,10 +210,10 @@ class AirflowApi:
 
     def _why_no_dag(self, dag_id: str) -> str:
         errors = self._call("GET", "/api/v2/importErrors")["import_errors"]
-        shown = "\n".join(f"{error['filename']}:\n{error['stack_trace']}" for error in errors)
+        details = "\n".join(f"{error['filename']}:\n{error['stack_trace']}" for error in errors)
         return (
-            f"Airflow has shown no DAG {dag_id} in {PARSED_SECONDS_MAX} s; its import errors: "
-            f"{shown or 'none'}. See `semel status` for the log of the dag-processor"
+            f"Airflow has not loaded the DAG {dag_id} after {PARSED_SECONDS_MAX} s. Its import "
+            f"errors: {details or 'none'}. `semel status` shows where the dag-processor's log is"
         )
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -220,39 +225,40 @@ class AirflowApi:
             raise UnavailableError(
                 f"Airflow at {self.url} does not answer ({error})", next="semel status"
             ) from error
-        kind = {404: _NoSuchThing, 409: _Conflict}.get(reply.status_code, TerminalError)
-        said = reply.text[:500]
-        raise kind(f"Airflow answered {reply.status_code} to {method} {path}: {said}")
+        kind = {404: _NotFound, 409: _Conflict}.get(reply.status_code, TerminalError)
+        raise kind(f"Airflow answered {reply.status_code} to {method} {path}: {reply.text[:500]}")
 
 
-def of_stack(ends: Endpoints) -> AirflowApi:
-    """The API of the local stack's Airflow, as its own user.
+def stack_api(ends: Endpoints) -> AirflowApi:
+    """The API of the local stack's Airflow, for the stack's user.
 
-    TerminalError: the user has arranged another way to log in.
+    Raises TerminalError if the environment configures other logins.
     """
     if ends.airflow_user is None or ends.airflow_password is None:
         raise TerminalError(
-            "the demo logs in to Airflow as the local stack's own user, and the environment names "
-            "another way to log in; unset AIRFLOW__CORE__AUTH_MANAGER and "
+            "the demo needs the Airflow user of the local stack, but the environment configures "
+            "other logins. Unset AIRFLOW__CORE__AUTH_MANAGER and "
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS, then run this again"
         )
     return AirflowApi(ends.airflow_url, ends.airflow_user, ends.airflow_password)
 
 
 def login(ends: Endpoints) -> dict[str, str | None]:
-    """Where Airflow is and how a person logs in, for a demo's answer."""
+    """Airflow's URL, user and password, for a demo's JSON."""
     user, password = ends.airflow_user, ends.airflow_password
     return {"url": ends.airflow_url, "user": user, "password": password}
 
 
-def of_run(ends: Endpoints, api: AirflowApi, pipeline: str, run_id: str) -> dict[str, str | None]:
-    """The same, and where a run is."""
-    where = {"dag": f"{api.url}/dags/{pipeline}", "run": api.run_url(pipeline, run_id)}
-    return login(ends) | where
+def run_links(
+    ends: Endpoints, api: AirflowApi, pipeline: str, run_id: str
+) -> dict[str, str | None]:
+    """The login, and the URLs of a DAG and its run."""
+    links = {"dag": f"{api.url}/dags/{pipeline}", "run": api.run_url(pipeline, run_id)}
+    return login(ends) | links
 
 
-def login_told(airflow: Mapping[str, Any]) -> str:
-    """The same on one line."""
+def login_line(airflow: Mapping[str, Any]) -> str:
+    """The login, on one line."""
     return f"Airflow: {airflow['url']}, user {airflow['user']}, password {airflow['password']}"
 
 
@@ -264,7 +270,7 @@ def _time(text: str | None) -> datetime | None:
 
 
 def _text(entry: dict[str, Any] | str) -> str:
-    """An entry of a log: its message, and of an error what went wrong."""
+    """A log entry's message, followed by the exceptions of an error."""
     if isinstance(entry, str):
         return entry
     details = [

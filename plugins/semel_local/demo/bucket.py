@@ -1,6 +1,6 @@
-"""The demo's bucket: what puts objects into it, and compacts and reads the table that is in it.
+"""The demo's bucket: puts objects, and compacts and reads the Delta table in the bucket.
 
-obstore, deltalake and DuckDB as anybody uses them, nothing of semel's.
+This uses obstore, deltalake and DuckDB directly, without semel's code.
 """
 
 from importlib.util import find_spec
@@ -20,11 +20,11 @@ from semel.errors import TerminalError, UnavailableError
 from semel_local.stack.object_server import BUCKET, REGION, USER
 
 EXTENSIONS = ("httpfs", "delta")
-"""Of DuckDB, each in a package of its own."""
+"""Extensions of DuckDB, each from its own package."""
 
 
 class Bucket:
-    """The demo's bucket on a server, by its HOST:PORT. UnavailableError: it does not answer."""
+    """The demo's bucket on a server (HOST:PORT). Raises UnavailableError if it does not answer."""
 
     def __init__(self, server: str, password: str) -> None:
         self._server, self._password = server, password
@@ -35,42 +35,39 @@ class Bucket:
         self._store = S3Store(BUCKET, **self._keys, client_options={"allow_http": True})
 
     def put(self, key: str, content: bytes) -> None:
-        """Put an object, or leave the one that is there. TerminalError: that is another one."""
+        """Put an object, unless it exists. Raises TerminalError if its content differs."""
         try:
             obstore.put(self._store, key, content, mode="create", use_multipart=False)
         except AlreadyExistsError:
             if bytes(obstore.get(self._store, key).bytes()) != content:
                 raise TerminalError(
-                    f"s3://{BUCKET}/{key} is there and is not the demo's object; `make reset` "
-                    "forgets the demo and its bucket"
+                    f"s3://{BUCKET}/{key} exists, but not with the demo's content. To delete the "
+                    "demo and its bucket, run `make reset`"
                 ) from None
         except BaseError as error:
-            raise _away(error) from error
+            raise _unavailable(error) from error
 
     def compact(self, table: str) -> int:
-        """Let somebody merge the table's small files. Returns how many it had before."""
+        """Merge the table's small files, as its owner would. Returns the number of merged files."""
         keys = {f"aws_{name}": value for name, value in self._keys.items()}
         try:
-            found = DeltaTable(table, storage_options=keys | {"aws_allow_http": "true"})
-            return found.optimize.compact()["numFilesRemoved"]
+            delta = DeltaTable(table, storage_options=keys | {"aws_allow_http": "true"})
+            return delta.optimize.compact()["numFilesRemoved"]
         except (DeltaError, OSError) as error:
-            raise _away(error) from error
+            raise _unavailable(error) from error
 
     def rows(self, table: str) -> pa.Table:
-        """The table's rows, as DuckDB reads them. TerminalError: its extensions are missing."""
+        """The table's rows, read by DuckDB."""
         try:
             with reader(self._server, USER, self._password) as connection:
-                found = connection.execute(query("demo", "lake").text, {"table": table})
-                return found.to_arrow_table()
+                result = connection.execute(query("demo", "lake").text, {"table": table})
+                return result.to_arrow_table()
         except duckdb.Error as error:
-            raise _away(error) from error
+            raise _unavailable(error) from error
 
 
 def reader(server: str, user: str, password: str) -> duckdb.DuckDBPyConnection:
-    """A DuckDB that reads Delta tables, also in a store by its HOST:PORT.
-
-    TerminalError: its extensions are missing.
-    """
+    """A DuckDB that reads Delta tables, in folders and in the store at `server` (HOST:PORT)."""
     connection = duckdb.connect()
     for name in EXTENSIONS:
         connection.load_extension(str(_extension(name)))
@@ -85,5 +82,5 @@ def _extension(name: str) -> Path:
     return Path(spec.origin).parent / "extensions" / version / f"{name}.duckdb_extension"
 
 
-def _away(error: Any) -> UnavailableError:
+def _unavailable(error: Any) -> UnavailableError:
     return UnavailableError(f"the demo's object store: {error}", next="semel status")

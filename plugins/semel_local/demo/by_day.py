@@ -1,6 +1,6 @@
-"""The demo's second pipeline: flights and their delays by day, per carrier and in all.
+"""The demo's second pipeline: flights and their delays by day, per carrier and in total.
 
-The view merges the partial rows of all batches; its rows must be the known truth.
+The view merges the partial rows of all batches. Its rows must equal the known truth.
 """
 
 import shlex
@@ -12,36 +12,35 @@ from typing import Any
 from rich.table import Table
 
 from semel import console
-from semel_local import stack
 from semel.clients.sql import query
+from semel.pipeline.spec import Spec
+from semel_local import stack
 from semel_local.demo import flights
 from semel_local.demo.flights import DaySums
-from semel.pipeline.spec import Spec
 
 PIPELINE = "flights_by_day"
 
-SHOWN = ("flights", "departed", "dep_delay_minutes")
+COLUMNS = ("flights", "departed", "dep_delay_minutes")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
-    """The sums that the view has and those that are true: of each day, then of each day and
-    carrier, in the order of days.
+class DayComparison:
+    """The view's sums and the true ones: first by day, then by day and carrier, ordered by day.
     """
 
-    found: list[DaySums]
+    sums: list[DaySums]
     truth: list[DaySums]
     final: dict[date, bool]
-    """Whether a day is final."""
+    """By day, whether it is final."""
 
     @property
     def ok(self) -> bool:
-        return self.found == self.truth
+        return self.sums == self.truth
 
     def to_json(self) -> dict[str, Any]:
-        """What `semel demo --json` says of the table."""
+        """The table's part of `semel demo --json`."""
         return {
-            "found": self.found,
+            "found": self.sums,
             "truth": self.truth,
             "final": list(self.final.values()),
             "query": statement(),
@@ -50,105 +49,108 @@ class Compared:
 
 
 def statement() -> str:
-    """The query that is printed, on one line."""
+    """The query of the sums by day, on one line."""
     return " ".join(query("demo", "by_day").text.split())
 
 
 def psql() -> str | None:
-    """A shell command that runs the query; None where the table is in a database of the user's."""
-    opened = stack.warehouse_psql()
-    return f"{opened} -c {shlex.quote(statement())}" if opened else None
+    """A shell command that runs the query. None if the table is not in the stack's database."""
+    command = stack.warehouse_psql()
+    return f"{command} -c {shlex.quote(statement())}" if command else None
 
 
 def rows_of(spec: Spec, text: str) -> list[dict[str, Any]]:
-    """What a query finds in the pipeline's table. UnavailableError, TerminalError: no answer."""
-    from semel.sinks.postgres.link import connected
+    """The result of a query of the pipeline's table. Raises UnavailableError or TerminalError if
+    the database does not answer.
+    """
+    from semel.sinks.postgres.link import open_connection
     from semel.sinks.postgres.target import PostgresTarget, dsn_of
 
     name = spec.sink.connection
     target = PostgresTarget(dsn=dsn_of(name), table=spec.sink.table, connection=name)
-    with connected(target) as connection:
+    with open_connection(target) as connection:
         return connection.execute(text).fetchall()
 
 
-def compare(spec: Spec, week: int) -> Compared:
-    """Ask the pipeline's view for the weeks 1 to `week`. UnavailableError, TerminalError: it does
-    not answer.
+def compare(spec: Spec, week: int) -> DayComparison:
+    """Compare the pipeline's view with the truth of the weeks 1 to `week`. Raises UnavailableError
+    or TerminalError if the database does not answer.
     """
     days = rows_of(spec, query("demo", "by_day").text)
     rows = [*days, *rows_of(spec, query("demo", "by_carrier").text)]
-    found = [
+    sums = [
         DaySums(
             day=row["day"],
             carrier=row.get("carrier"),
-            **{name: int(row[name] or 0) for name in SHOWN},
+            **{name: int(row[name] or 0) for name in COLUMNS},
         )
         for row in rows
     ]
     truth = flights.sums_by_day(week) + flights.sums_by_day(week, carriers=True)
-    return Compared(found=found, truth=truth, final={row["day"]: row["final"] for row in days})
+    return DayComparison(sums=sums, truth=truth, final={row["day"]: row["final"] for row in days})
 
 
-def show(compared: Compared, days: Sequence[date]) -> None:
-    """Print the sums of these days, of the one before, to which their files add a flight, and what
-    is not as it should be; then each carrier's delays on them.
+def show(comparison: DayComparison, days: Sequence[date]) -> None:
+    """Print the sums of these days and of the day before, to which their files add a flight; also
+    all wrong sums. Then print each carrier's delays on these days.
     """
     days = [days[0] - timedelta(days=1), *days]
-    found, true = (
-        {(each.day, each.carrier): each for each in some}
-        for some in (compared.found, compared.truth)
+    actual, true = (
+        {(each.day, each.carrier): each for each in sums}
+        for sums in (comparison.sums, comparison.truth)
     )
     table = Table(box=None, pad_edge=False)
     table.add_column("flights by day")
-    for name in (*SHOWN, "final"):
+    for name in (*COLUMNS, "final"):
         table.add_column(name.replace("_", " "), justify="right")
     table.add_column("")
-    for day, carrier in sorted({*found, *true}, key=lambda each: (each[0], each[1] or "")):
-        of = found.get((day, carrier)), true.get((day, carrier))
-        same = of[0] == of[1]
+    for day, carrier in sorted({*actual, *true}, key=lambda each: (each[0], each[1] or "")):
+        pair = actual.get((day, carrier)), true.get((day, carrier))
+        same = pair[0] == pair[1]
         if same and (carrier or day not in days):
             continue
-        cells = [_shown(*of, name) for name in SHOWN]
-        final = "yes" if compared.final.get(day) else "not yet"
-        named = f"{day} {carrier}" if carrier else str(day)
-        table.add_row(named, *cells, final, "" if same else "DIFFERENT")
+        cells = [_cell(*pair, name) for name in COLUMNS]
+        final = "yes" if comparison.final.get(day) else "not yet"
+        label = f"{day} {carrier}" if carrier else str(day)
+        table.add_row(label, *cells, final, "" if same else "DIFFERENT")
     console.result.print()
     console.result.print(table)
     console.result.print()
-    console.result.print(_delays(compared.found, days))
+    console.result.print(_delays(comparison.sums, days))
     console.result.print(
-        f"all of them, of {len(compared.final)} days, are exactly the known truth"
-        if compared.ok
-        else "THE SUMS ARE NOT THE KNOWN TRUTH: this is a defect of semel"
+        f"the sums of all {len(comparison.final)} days are exactly the known truth"
+        if comparison.ok
+        else "THE SUMS ARE NOT THE KNOWN TRUTH: this is a bug in semel"
     )
 
 
-def _delays(found: list[DaySums], days: Sequence[date]) -> Table:
-    """A row a carrier, a column a day."""
-    sums = {(each.carrier, each.day): each.dep_delay_minutes for each in found if each.carrier}
-    shown = sorted({day for _, day in sums} & {*days})
+def _delays(rows: list[DaySums], days: Sequence[date]) -> Table:
+    """A table with a row for each carrier and a column for each day."""
+    sums = {(each.carrier, each.day): each.dep_delay_minutes for each in rows if each.carrier}
+    columns = sorted({day for _, day in sums} & {*days})
     table = Table(box=None, pad_edge=False)
     table.add_column("minutes of delay")
-    for day in shown:
+    for day in columns:
         table.add_column(f"{day:%b %d}", justify="right")
     for carrier in sorted({carrier for carrier, _ in sums}):
-        cells = (sums.get((carrier, day)) for day in shown)
+        cells = (sums.get((carrier, day)) for day in columns)
         table.add_row(carrier, *("" if cell is None else f"{cell:,}" for cell in cells))
     return table
 
 
 def show_query() -> None:
-    """Print how to run the query oneself: lines that a terminal shows whole, for a shell."""
+    """Print a shell command for the query, in lines that fit a terminal."""
     text = f"{query('demo', 'by_day').text.strip()};"
-    if opened := stack.warehouse_psql():
-        program, _, where = opened.partition(" -h ")
-        lines = ["ask the view yourself:", f"{program} \\", f"  -h {where} <<'SQL'", text, "SQL"]
+    if command := stack.warehouse_psql():
+        program, _, options = command.partition(" -h ")
+        lines = ["query the view yourself:", f"{program} \\", f"  -h {options} <<'SQL'"]
+        lines += [text, "SQL"]
     else:
-        lines = [f"ask the view yourself, in the database of {PIPELINE}'s connection:", text]
+        lines = [f"query the view yourself, in the database of {PIPELINE}'s connection:", text]
     console.result.print("\n".join(lines), markup=False)
 
 
-def _shown(found: DaySums | None, true: DaySums | None, name: str) -> str:
-    """A sum; where it is another one than it should be, that one behind it."""
-    values = [format(getattr(each, name), ",") if each else "none" for each in (found, true)]
+def _cell(actual: DaySums | None, true: DaySums | None, name: str) -> str:
+    """A sum, with the true one after it if they differ."""
+    values = [format(getattr(each, name), ",") if each else "none" for each in (actual, true)]
     return values[0] if values[0] == values[1] else f"{values[0]} (truth {values[1]})"

@@ -1,9 +1,9 @@
 """The demo's real input: the flights of 2013, delivered at least once, with the truth beside them.
 
-One file a day in JSON Lines, as a producer would write it that resends when in doubt: some flights
-come twice in a file, some again in the next day's, and some lines are broken. Each choice is a hash
-of the seed and of the flight, so a day's file never depends on which files were written before, and
-what is in it is known exactly. `semel demo --kafka` and `--queue` send the same lines as messages.
+One file a day in JSON Lines, as from a producer that resends when in doubt. Some flights come twice
+in a file, some again in the next day's file, and some lines are broken. Each choice is a hash of
+the seed and the flight. So a day's file does not depend on earlier files, and its content is known
+exactly. `semel demo --kafka` and `--queue` send the same lines as messages.
 """
 
 import io
@@ -36,13 +36,13 @@ DAYS_PER_WEEK = 7
 WEEKS = (LAST_DAY - FIRST_DAY).days // DAYS_PER_WEEK + 1
 
 REPEATED_SHARE = 0.02
-"""Part of a day's flights that come twice in its file."""
+"""The share of a day's flights that come twice in its file."""
 
 RESENT_SHARE = 0.01
-"""Part of a day's flights that come again in the next day's file."""
+"""The share of a day's flights that come again in the next day's file."""
 
 REPEAT_LINES_MAX = 200
-"""How many flights later a repeat comes at most: a producer resends what it sent last."""
+"""The largest distance of a repeat, in flights: a producer resends recent records."""
 
 _ID = ("year", "month", "day", "carrier", "flight", "origin")
 
@@ -51,10 +51,10 @@ Flight = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class FlightDay:
-    """What is in one day's file, when the weeks are taken one after the other, one batch each.
+    """The content of one day's file, if each week becomes one batch, one after the other.
 
-    Of the repeats, `counts.duplicates_catalog` come from an earlier week, so an earlier batch holds
-    them. `quarantined` is by the reason that the dead letters must show.
+    `counts.duplicates_catalog`: repeats of an earlier week, so of an earlier batch. `quarantined`:
+    by the reason that the dead letters must have.
     """
 
     day: date
@@ -64,14 +64,14 @@ class FlightDay:
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """What is in the files of one week: the answer that its batch has to give."""
+    """The content of one week's files: the numbers that its batch must have."""
 
     week: int
     days: tuple[FlightDay, ...]
 
     @property
     def counts(self) -> Counts:
-        """The account of the batch."""
+        """The counts of the batch."""
         return sum((day.counts for day in self.days), Counts())
 
     @property
@@ -82,8 +82,8 @@ class Truth:
 
 @dataclass(frozen=True, kw_only=True)
 class DaySums:
-    """Of the flights of a day, of one carrier or of all (None): how many, how many departed, and
-    their minutes of delay in all.
+    """Sums of a day's flights, of one carrier or of all (None): the number of flights, how many
+    departed, and their total delay in minutes.
     """
 
     day: date
@@ -95,8 +95,8 @@ class DaySums:
 
 @dataclass(frozen=True, kw_only=True)
 class FlightLine:
-    """One line of a file, the flight that it is about, and its place among the day's flights.
-    `broken`: the reason that its dead letter must show; empty for a good one.
+    """One line of a file, its flight, and its place among the day's flights. `broken`: the reason
+    that its dead letter must have; empty for a good line.
     """
 
     place: float
@@ -106,11 +106,13 @@ class FlightLine:
 
 
 def days_of(week: int) -> list[date]:
-    """The days of a week, 1 to WEEKS; the last one has one. TerminalError for another number."""
+    """The days of a week, 1 to WEEKS; the last week has one day. Raises TerminalError for another
+    number.
+    """
     if not 1 <= week <= WEEKS:
         raise TerminalError(
-            f"the flights of 2013 fill {WEEKS} weeks, and there is no week {week}; "
-            "`make reset` forgets the demo, and it starts again with week 1",
+            f"the flights of 2013 fill {WEEKS} weeks, so there is no week {week}. To start again "
+            "with week 1, delete the demo with `make reset`",
             next=NO_STEP,
         )
     first = FIRST_DAY + timedelta(days=DAYS_PER_WEEK * (week - 1))
@@ -124,45 +126,45 @@ def file_name(day: date) -> str:
 
 
 def write_week(folder: Path, week: int, seed: int = SEED) -> Truth:
-    """Write the files of a week into `folder`. Each appears when it is complete.
+    """Write the files of a week into `folder`. Each file is complete when it appears.
 
-    A file that is there with the same content is left alone, so this may be repeated.
-    TerminalError: there is no such week, or a file is there with other content.
+    This keeps a file that has the right content already, so a second call is harmless. Raises
+    TerminalError if there is no such week, or if a file exists with other content.
     """
     folder.mkdir(parents=True, exist_ok=True)
     days = []
     for day in days_of(week):
-        content, counted = _day(day, seed)
+        content, summary = _day(day, seed)
         _write(folder / file_name(day), content)
-        days.append(counted)
+        days.append(summary)
     return Truth(week=week, days=tuple(days))
 
 
 def truth_of(week: int, seed: int = SEED) -> Truth:
-    """What `write_week` returns, without writing."""
+    """The result of `write_week`, without writing."""
     return Truth(week=week, days=tuple(_day(day, seed)[1] for day in days_of(week)))
 
 
-def come(week: int, seed: int = SEED) -> pa.Table:
-    """All flights that come in the weeks 1 to `week`, each once, with the package's columns."""
+def flights_until(week: int, seed: int = SEED) -> pa.Table:
+    """All flights that arrive in the weeks 1 to `week`, each once, with the package's columns."""
     last = days_of(week)[-1]
     table = _table()
     place = pc.add(pc.multiply(table["month"], 100), table["day"])
     table = table.filter(pc.less_equal(place, last.month * 100 + last.day))
-    late = _held_back(last, seed)
+    late = _late_flight(last, seed)
     if late is None:
         return table
-    # Of the last day one flight is still to come.
+    # One flight of the last day comes only in the next day's file.
     is_late = reduce(pc.and_, [pc.equal(table[name], late[name]) for name in _ID])
     return table.filter(pc.invert(is_late))
 
 
 def sums_by_day(week: int, *, carriers: bool = False, seed: int = SEED) -> list[DaySums]:
-    """Of all flights that come in the weeks 1 to `week`, each counted once, by their day; with
-    `carriers` by day and carrier.
+    """The sums of all flights that arrive in the weeks 1 to `week`, each counted once, by day; with
+    `carriers`, by day and carrier.
     """
     keys = ["year", "month", "day", *(["carrier"] if carriers else [])]
-    counted = come(week, seed).group_by(keys).aggregate(
+    table = flights_until(week, seed).group_by(keys).aggregate(
         [("flight", "count"), ("dep_time", "count"), ("dep_delay", "sum")]
     )
     sums = [
@@ -173,40 +175,40 @@ def sums_by_day(week: int, *, carriers: bool = False, seed: int = SEED) -> list[
             departed=row["dep_time_count"],
             dep_delay_minutes=row["dep_delay_sum"] or 0,
         )
-        for row in counted.to_pylist()
+        for row in table.to_pylist()
     ]
     return sorted(sums, key=lambda each: (each.day, each.carrier or ""))
 
 
 def _day(day: date, seed: int) -> tuple[bytes, FlightDay]:
-    """The content of a day's file, and what is in it."""
-    lines, counted = lines_of(day, seed)
-    return b"".join(line.raw + b"\n" for line in lines), counted
+    """The bytes of a day's file, and their summary."""
+    lines, summary = lines_of(day, seed)
+    return b"".join(line.raw + b"\n" for line in lines), summary
 
 
 def lines_of(day: date, seed: int = SEED) -> tuple[list[FlightLine], FlightDay]:
-    """The lines of a day's file in their order, and what is in them."""
+    """The lines of a day's file in their order, and their summary."""
     flights = _flights(day)
     yesterday = day - timedelta(days=1)
-    late = _held_back(day, seed)
+    late = _late_flight(day, seed)
     sent = [flight for flight in flights if flight is not late]
     repeated = [flight for flight in sent if _share("repeat", flight, seed) < REPEATED_SHARE]
     resent = _resent(yesterday, seed)
-    come_late = _held_back(yesterday, seed)
+    come_late = _late_flight(yesterday, seed)
     place = {id(flight): float(number) for number, flight in enumerate(flights)}
-    # 1. Each flight once; of the one that is held back, a broken line alone.
+    # 1. Each flight once, except the late one, which has only a broken line.
     lines = [
         FlightLine(place=place[id(flight)], raw=json_of(flight), flight=flight) for flight in sent
     ]
     # 2. The repeats: some lines later in the same file, and yesterday's among the first lines.
     for flight in repeated:
-        behind = 1 + _share("behind", flight, seed) * REPEAT_LINES_MAX
-        at = place[id(flight)] + behind
+        distance = 1 + _share("behind", flight, seed) * REPEAT_LINES_MAX
+        at = place[id(flight)] + distance
         lines.append(FlightLine(place=at, raw=json_of(flight), flight=flight))
     for flight in [*resent, *([come_late] if come_late else [])]:
         at = _share("early", flight, seed) * REPEAT_LINES_MAX
         lines.append(FlightLine(place=at, raw=json_of(flight), flight=flight))
-    # 3. The broken lines. Each stands before its good copy: it must not shadow that one.
+    # 3. The broken lines. Each comes before its good copy, which must still count as new.
     quarantined: Counter[str] = Counter()
     for reason, flight in _broken(day, seed):
         at, raw = place[id(flight)] - 0.5, _BROKEN[reason](flight)
@@ -227,18 +229,18 @@ def lines_of(day: date, seed: int = SEED) -> tuple[list[FlightLine], FlightDay]:
 
 
 def _resent(day: date, seed: int) -> list[Flight]:
-    """Flights of a day that come again in the next day's file."""
-    late = _held_back(day, seed)
+    """A day's flights that come again in the next day's file."""
+    late = _late_flight(day, seed)
     flights = _flights(day)
     return [f for f in flights if f is not late and _share("resend", f, seed) < RESENT_SHARE]
 
 
 @cache
-def _held_back(day: date, seed: int) -> Flight | None:
+def _late_flight(day: date, seed: int) -> Flight | None:
     """The flight of a day whose good line comes only in the next day's file.
 
-    Its broken line is in its own day's file: the corrected line must pass as new, for what was
-    quarantined is not known to the catalog. The last day has none, as no file follows it.
+    Its broken line is in its own day's file. The corrected line must count as new, because the
+    catalog does not know quarantined records. Returns None for the last day, as no file follows.
     """
     flights = _flights(day)
     if not flights or day == LAST_DAY:
@@ -248,7 +250,7 @@ def _held_back(day: date, seed: int) -> Flight | None:
 
 def _broken(day: date, seed: int) -> Iterator[tuple[str, Flight]]:
     """Reason and flight of each broken line of a day."""
-    late = _held_back(day, seed)
+    late = _late_flight(day, seed)
     for reason in _BROKEN:
         flights = (flight for flight in _flights(day) if flight is not late)
         yield reason, min(flights, key=lambda flight: _share(f"break {reason}", flight, seed))
@@ -279,27 +281,27 @@ _BROKEN: dict[str, Callable[[Flight], bytes]] = {
     "id_missing": _without_id,
     "encoding": _latin1,
 }
-"""By the reason that the dead letters must show: how a flight's line is broken."""
+"""How to break a flight's line, by the reason that its dead letter must have."""
 
 
 def _share(purpose: str, flight: Flight, seed: int) -> float:
-    """A number in [0, 1) that depends on the seed, the purpose and the flight's id alone."""
-    known = "|".join([str(flight[name]) for name in _ID])
-    return xxhash.xxh3_64_intdigest(f"{seed}|{purpose}|{known}".encode()) / 2**64
+    """A number in [0, 1) that depends only on the seed, the purpose and the flight's id."""
+    flight_id = "|".join([str(flight[name]) for name in _ID])
+    return xxhash.xxh3_64_intdigest(f"{seed}|{purpose}|{flight_id}".encode()) / 2**64
 
 
 def json_of(flight: Flight) -> bytes:
-    """A flight as a good line has it."""
+    """A flight as a good line."""
     return json.dumps(flight, separators=(",", ":")).encode()
 
 
 @cache
 def _flights(day: date) -> list[Flight]:
-    """The flights of a day, in the order of the package's file. A missing value is null."""
+    """The flights of a day, in the order of the package's file. Missing values are null."""
     table = _table()
     of_month, of_day = pc.equal(table["month"], day.month), pc.equal(table["day"], day.day)
-    known = FIRST_DAY <= day <= LAST_DAY
-    return table.filter(pc.and_(of_month, of_day)).to_pylist() if known else []
+    in_year = FIRST_DAY <= day <= LAST_DAY
+    return table.filter(pc.and_(of_month, of_day)).to_pylist() if in_year else []
 
 
 @cache
@@ -316,12 +318,12 @@ def _table() -> pa.Table:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file whole, or leave the one that is there. TerminalError: that is another one."""
+    """Write a complete file, unless it exists. Raises TerminalError if its content differs."""
     try:
         write_new(path, content)
     except FileExistsError:
         if path.read_bytes() != content:
             raise TerminalError(
-                f"{path} is there and is not the demo's file; move it away, or let `make reset` "
-                "forget the demo and its files"
+                f"{path} exists, but is not the demo's file. Move it away, or delete the demo and "
+                "its files with `make reset`"
             ) from None

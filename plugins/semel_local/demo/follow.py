@@ -1,4 +1,4 @@
-"""Runs of the demo's DAGs in Airflow: started together, and shown until all have ended."""
+"""Starts runs of the demo's DAGs in Airflow together, and shows them until all have ended."""
 
 import time
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from rich.live import Live
 from rich.table import Table
 
 from semel import console
-from semel_local.demo.airflow_api import FINISHED, POLL_SECONDS, AirflowApi, TaskState
 from semel.errors import TerminalError, UnavailableError
+from semel_local.demo.airflow_api import FINISHED, POLL_SECONDS, AirflowApi, TaskState
 
 VERBS = ("receive", "plan", "stage", "commit", "finalize")
-"""The tasks of a run in their order; the first one where the source is a queue."""
+"""The tasks of a run in their order. `receive` is only for queues."""
 
 RUN_SECONDS_MAX = 900
-"""How long the runs may take: a few seconds, and some minutes where tasks are retried."""
+"""How long the runs may take. They take seconds, but some minutes if Airflow retries tasks."""
 
 LOG_LINES_SHOWN = 25
-"""How much of a failed task's log is printed."""
+"""Lines of a failed task's log to print."""
 
 Tasks = dict[str, dict[str, TaskState]]
 """By pipeline and verb."""
@@ -26,21 +26,22 @@ Tasks = dict[str, dict[str, TaskState]]
 def run_all(api: AirflowApi, pipelines: Sequence[str], run_id: str) -> Tasks:
     """Run the DAGs to their ends, and show their tasks meanwhile.
 
-    TerminalError when one fails; the others have ended too.
+    Raises TerminalError if a run fails, after all have ended, UnavailableError if they take too
+    long.
     """
     for name in pipelines:
         api.wait_for_dag(name)
         api.start_run(name, run_id)
         console.progress.print(f"Airflow runs {name}, run {run_id}: {api.run_url(name, run_id)}")
     deadline = time.monotonic() + RUN_SECONDS_MAX
-    shown: Tasks = {name: {} for name in pipelines}
+    printed: Tasks = {name: {} for name in pipelines}
     with Live(console=console.progress, transient=False) as live:
         while True:
             states = {name: api.run_state(name, run_id) for name in pipelines}
             tasks = {name: api.tasks(name, run_id) for name in pipelines}
             for name in pipelines:
                 for verb in VERBS:
-                    _tell(api, name, run_id, tasks[name].get(verb), shown[name])
+                    _print_change(api, name, run_id, tasks[name].get(verb), printed[name])
             if console.progress.is_terminal:
                 live.update(_progress_table(tasks))
             if FINISHED.issuperset(states.values()):
@@ -48,43 +49,41 @@ def run_all(api: AirflowApi, pipelines: Sequence[str], run_id: str) -> Tasks:
             if time.monotonic() > deadline:
                 name = next(name for name in pipelines if states[name] not in FINISHED)
                 raise UnavailableError(
-                    f"run {run_id} of {name} has not ended in {RUN_SECONDS_MAX} s; see "
-                    f"{api.run_url(name, run_id)}, and run this again: it goes on with this run"
+                    f"run {run_id} of {name} has not ended in {RUN_SECONDS_MAX} s. See "
+                    f"{api.run_url(name, run_id)}, then run this again, which resumes this run"
                 )
             time.sleep(POLL_SECONDS)
     if failed := [name for name in pipelines if states[name] == "failed"]:
         which = "; ".join(
             f"run {run_id} of {name} failed, see {api.run_url(name, run_id)}" for name in failed
         )
-        raise TerminalError(f"{which}; run this again: it goes on where the run failed")
+        raise TerminalError(f"{which}. Run this again, which resumes the run")
     return tasks
 
 
 def seconds(tasks: dict[str, TaskState]) -> dict[str, float]:
-    """How long each verb of a run took; 0 of what was skipped."""
+    """The duration of each verb of a run; 0 if Airflow skipped it."""
     return {verb: round(tasks[verb].seconds or 0, 1) for verb in VERBS if verb in tasks}
 
 
-def seconds_told(seconds: dict[str, float]) -> str:
-    """What `seconds` says, in a line."""
+def seconds_line(seconds: dict[str, float]) -> str:
+    """The result of `seconds`, on one line."""
     verbs = (verb for verb in VERBS if verb in seconds)
     return "seconds: " + ", ".join(f"{verb} {seconds[verb]}" for verb in verbs)
 
 
-def _tell(
+def _print_change(
     api: AirflowApi,
     name: str,
     run_id: str,
     task: TaskState | None,
-    shown: dict[str, TaskState],
+    printed: dict[str, TaskState],
 ) -> None:
-    """One line when a task's state has changed; of a failed try also the end of its log."""
-    before = shown.get(task.task_id) if task else None
-    if task is None or (
-        before and (before.state, before.try_number) == (task.state, task.try_number)
-    ):
+    """Print a line if a task's state has changed and, after a failed try, the end of its log."""
+    last = printed.get(task.task_id) if task else None
+    if task is None or (last and (last.state, last.try_number) == (task.state, task.try_number)):
         return
-    shown[task.task_id] = task
+    printed[task.task_id] = task
     if not console.progress.is_terminal and task.state not in (None, "scheduled", "queued"):
         took = f" after {task.seconds:.1f} s" if task.ended and task.seconds else ""
         console.progress.print(f"  {name} {task.task_id}: {task.state}{took}")
@@ -102,9 +101,9 @@ def show_log(api: AirflowApi, name: str, run_id: str, task: TaskState) -> None:
 def _progress_table(tasks: Tasks) -> Table:
     colours = {"success": "green", "failed": "red", "up_for_retry": "red", "running": "cyan"}
     table = Table("pipeline", "task", "state", "seconds", box=None, pad_edge=False)
-    for name, found in tasks.items():
-        for verb in (verb for verb in VERBS if verb in found):
-            task = found[verb]
+    for name, by_verb in tasks.items():
+        for verb in (verb for verb in VERBS if verb in by_verb):
+            task = by_verb[verb]
             state = task.state or "waiting"
             took = f"{task.seconds:.1f}" if task.seconds is not None else ""
             table.add_row(name, verb, state, took, style=colours.get(state, "dim"))

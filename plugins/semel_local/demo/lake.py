@@ -1,11 +1,11 @@
 """`semel demo --lake`: a week of real flights from a bucket to a Delta table, compared with the
 truth.
 
-1. An object store, the stack, and a pipeline over the bucket `lake`.
-2. The days are put into the bucket, an object each.
-3. Airflow runs the pipeline, whose rows come into the table by one commit.
-4. Somebody compacts the table, as tables are kept.
-5. What DuckDB reads of it is held against the flights themselves, and the output is audited.
+1. The demo starts an object store and the stack, with a pipeline over the bucket `lake`.
+2. It puts the days into the bucket, an object each.
+3. Airflow runs the pipeline, which adds its rows to the table in one commit.
+4. The demo compacts the table, as owners of tables do.
+5. It compares the rows that DuckDB reads with the flights themselves, and audits the output.
 """
 
 import time
@@ -36,7 +36,7 @@ FILE = Path(__file__).parent / "pipelines" / f"{PIPELINE}.yaml"
 
 
 def run_lake(*, as_json: bool) -> None:
-    """Put the next week, run the pipeline, compare, audit. typer.Exit(1): one is not right."""
+    """Put the next week, run the pipeline, compare, audit. Raises typer.Exit(1) if one is wrong."""
     from semel import pipeline
     from semel.audit import audit
 
@@ -48,7 +48,7 @@ def run_lake(*, as_json: bool) -> None:
     week = next_week([spec], [], NAME)
     stack.up(echo=console.progress.print, store=True)
     ends, address = stack.connection(), stack.server_address("store")
-    bucket, api = _bucket(address), airflow_api.of_stack(ends)
+    bucket, api = _bucket(address), airflow_api.stack_api(ends)
     # 2.
     DemoProgress(week=week, done=False).save(NAME)
     days = flights.days_of(week)
@@ -64,25 +64,26 @@ def run_lake(*, as_json: bool) -> None:
     # 4.
     table = spec.sink.table
     merged = bucket.compact(table)
-    console.say(f"compacted {table}: {merged} files became one" if merged else f"{table} is whole")
+    outcome = f"compacted {table}: {merged} files became one"
+    console.say(outcome if merged else f"{table} has nothing to compact")
     # 5.
     rows = bucket.rows(table)
-    true = exact.of_weeks(week)
-    found = exact.of_pipeline(spec, rows, exact.true_rows(week))
+    true = exact.weeks_truth(week)
+    actual = exact.pipeline_numbers(spec, rows, exact.true_rows(week))
     verdict = audit(spec)
-    ok = found == true and verdict.ok
+    ok = actual == true and verdict.ok
     payload = {
         "ok": ok,
         "week": week,
         "days": days,
-        "found": found,
+        "found": actual,
         "truth": true,
         "files_compacted": merged,
         "seconds": follow.seconds(tasks[PIPELINE]) | {"all": round(time.monotonic() - began, 1)},
         "audit": verdict.to_json(),
         "store": address,
         "output": table,
-        "airflow": airflow_api.of_run(ends, api, PIPELINE, run_id),
+        "airflow": airflow_api.run_links(ends, api, PIPELINE, run_id),
     }
     console.emit(payload, as_json=as_json, render=lambda: _show(payload, verdict))
     if not ok:
@@ -98,22 +99,22 @@ def _bucket(server: str) -> "Bucket":
 def _show(payload: dict[str, Any], verdict: "AuditVerdict") -> None:
     show, true = console.result.print, payload["truth"]
     show()
-    show(exact.table(exact.weeks_told(payload["week"]), {PIPELINE: payload["found"]}, true))
-    show(follow.seconds_told(payload["seconds"]))
+    show(exact.table(exact.weeks_title(payload["week"]), {PIPELINE: payload["found"]}, true))
+    show(follow.seconds_line(payload["seconds"]))
     show_verdict(PIPELINE, verdict)
     show()
     if payload["ok"]:
         show(
             f"Exact. The bucket has {true['messages_read']:,} records of {true['new']:,} flights: "
             f"{true['repeats']:,} that the producer sent again, and {true['quarantined']:,} that\n"
-            f"cannot be read. Each flight, with all its values, is once in the Delta table "
+            f"are broken. Each flight, with all its values, is once in the Delta table "
             f"{payload['output']}, as DuckDB reads it.",
             markup=False,
         )
     else:
-        show("THIS IS NOT THE KNOWN TRUTH: this is a defect of semel")
+        show("THIS IS NOT THE KNOWN TRUTH: this is a bug in semel")
     airflow = payload["airflow"]
-    show(airflow_api.login_told(airflow))
+    show(airflow_api.login_line(airflow))
     show(f"this run and its logs: {airflow['run']}")
     password = layout.secret_file("store_password")
     show(f"the store: http://{payload['store']}, S3's protocol, user semel, password in {password}")

@@ -1,5 +1,4 @@
-"""Which week a demo has landed last: a call that failed is taken up again, or the next week comes.
-"""
+"""Remembers the last week of a demo, so that the next call resumes it or lands the next week."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -9,28 +8,28 @@ from pathlib import Path
 
 from semel import settings
 from semel.archive import layout
-from semel_local.demo import flights
 from semel.errors import TerminalError
 from semel.pipeline.spec import Spec
+from semel_local.demo import flights
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoProgress:
-    """The week that was landed last, and whether its run has succeeded; of the demo `of`."""
+    """The week that a demo landed last, and whether its run has succeeded."""
 
     week: int = 0
     done: bool = True
 
     @classmethod
     def load(cls, of: str = "demo") -> "DemoProgress":
-        """What an earlier demo has written, or that there was none."""
+        """The progress of the demo `of`; week 0 if it has never run."""
         try:
             return cls(**json.loads(_file(of).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return cls()
 
     def save(self, of: str = "demo") -> None:
-        """Write it whole or not at all."""
+        """Write the progress atomically."""
         new = _file(of).with_suffix(".new")
         new.parent.mkdir(parents=True, exist_ok=True)
         new.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
@@ -40,23 +39,23 @@ class DemoProgress:
 def next_week(
     pipelines: Iterable[Spec], folders: Sequence[Path], of: str = "demo", files: str = "*.jsonl"
 ) -> int:
-    """The week to land: the next one, or the last one where its run has not succeeded.
+    """The week to land: the next one, or the last one if its run has not succeeded.
 
-    `folders`: where the demo leaves `files`, beside what its pipelines keep. TerminalError: the
-    year is over, or there are files of a demo that nobody remembers.
+    `folders`: where the demo writes `files`, apart from the archives of its pipelines. Raises
+    TerminalError if the year is over, or if there are files of a demo without progress.
     """
-    kept = [layout.of(each) for each in pipelines]
-    left = chain(*(folder.glob(files) for folder in folders),
-                 *(layout.markers(each).glob("*.json") for each in kept))
-    known = DemoProgress.load(of)
-    week = known.week + known.done
+    archives = [layout.archive_folder(each) for each in pipelines]
+    leftovers = chain(*(folder.glob(files) for folder in folders),
+                      *(layout.markers(each).glob("*.json") for each in archives))
+    progress = DemoProgress.load(of)
+    week = progress.week + progress.done
     flights.days_of(week)
-    found = next(left, None)
-    if known.week == 0 and found is not None:
+    leftover = next(leftovers, None)
+    if progress.week == 0 and leftover is not None:
         raise TerminalError(
-            f"{found} is of an earlier demo, whose state is gone from {settings.state_dir()}; "
-            f"remove {', '.join(map(str, [*folders, *kept]))} (`make reset` does it), and run this "
-            "again"
+            f"{leftover} belongs to an earlier demo, but {settings.state_dir()} has no state of "
+            f"that demo. Remove {', '.join(map(str, [*folders, *archives]))} (`make reset` does), "
+            "then run this again"
         )
     return week
 

@@ -1,11 +1,11 @@
-"""The demo's own publisher and a careless consumer: nats-py as anybody uses it, nothing of semel's.
+"""The demo's own publisher and a careless consumer. They use nats-py directly, without semel.
 
-The publisher sends at least once, as the demo's files are written: it repeats flights, and some
-values are broken. All messages of a flight have the same header Event-Id, but for one that is to
-have none. It sends the lines of the days in their order and nothing else, so the message with the
-sequence number n is the nth line of the year.
+The publisher sends at least once, like the demo's files: it repeats flights, and some values are
+broken. All messages of a flight have the same header Event-Id, except messages that must lack an
+id. The stream has only the lines of the days, in their order. So the message with the sequence
+number n is the nth line of the year.
 
-The careless consumer takes messages and forgets them: their deadline lapses, and the server
+The careless consumer pulls messages and forgets them. Their deadline lapses, and the server
 delivers them again.
 """
 
@@ -17,36 +17,38 @@ import nats
 from nats.errors import Error
 from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 
-from semel_local.demo import flights
 from semel.errors import UnavailableError
+from semel_local.demo import flights
 
 STREAM = "flights"
 CONSUMER = "semel"
 
 ACK_WAIT_SECONDS = 3
-"""How long a message may be held before it is delivered again: short, so that nobody waits long."""
+"""The server delivers a message again after this time without an acknowledgement. It is short, so
+that the demo is."""
 
 KEPT_SECONDS = 7 * 24 * 3600
-"""How long the stream keeps a message."""
+"""Retention of the stream."""
 
 ANSWER_SECONDS = 30
 
 IN_FLIGHT_MAX = 1000
-"""Messages that are not acknowledged by the server yet."""
+"""Messages to send before the server has acknowledged the first of them."""
 
 T = TypeVar("T")
 
 
 class DemoStream:
-    """The demo's stream on one server, by its HOST:PORT. UnavailableError: it does not answer."""
+    """The demo's stream on one server (HOST:PORT). Raises UnavailableError if it does not answer.
+    """
 
     def __init__(self, server: str) -> None:
         self._server = f"nats://{server}"
 
     def make(self) -> None:
-        """Make the stream and its durable consumer, where there are none."""
+        """Create the stream and its durable consumer, unless they exist."""
 
-        async def made(js: Any) -> None:
+        async def create(js: Any) -> None:
             await js.add_stream(
                 StreamConfig(name=STREAM, subjects=[STREAM], max_age=KEPT_SECONDS)
             )
@@ -56,51 +58,51 @@ class DemoStream:
             )  # fmt: skip
             await js.add_consumer(STREAM, consumer)
 
-        self._do(made)
+        self._do(create)
 
     def published(self) -> int:
-        """How many messages were ever published: a demo that died may have sent a part."""
+        """The number of messages ever published. A killed demo may have published a part."""
         return self._do(lambda js: js.stream_info(STREAM)).state.last_seq
 
-    def publish(self, lines: Sequence[flights.FlightLine], after: int) -> None:
-        """Send lines; the server takes each only as the one behind the message numbered `after`,
-        and so on, so that none is left out or doubled.
+    def publish(self, lines: Sequence[flights.FlightLine], last: int) -> None:
+        """Publish lines after the message numbered `last`. The server refuses a message out of
+        order, so the stream neither lacks nor repeats one.
         """
 
-        def one(js: Any, at: int, line: flights.FlightLine) -> Awaitable[Any]:
+        def publish_line(js: Any, at: int, line: flights.FlightLine) -> Awaitable[Any]:
             headers = {"Nats-Expected-Last-Sequence": str(at)}
             if line.broken != "id_missing":
                 headers["Event-Id"] = event_id(line.flight)
             return js.publish(STREAM, line.raw, timeout=ANSWER_SECONDS, headers=headers)
 
-        async def sent(js: Any) -> None:
-            # The first request waits for the client's inbox; those behind it go out in order.
+        async def publish_all(js: Any) -> None:
+            # The first request waits for the client's inbox. Later ones go out in order.
             await js.stream_info(STREAM)
             for first in range(0, len(lines), IN_FLIGHT_MAX):
-                together = enumerate(lines[first : first + IN_FLIGHT_MAX], after + first)
-                await asyncio.gather(*(one(js, at, line) for at, line in together))
+                chunk = enumerate(lines[first : first + IN_FLIGHT_MAX], last + first)
+                await asyncio.gather(*(publish_line(js, at, line) for at, line in chunk))
 
-        self._do(sent)
+        self._do(publish_all)
 
     def forget(self, messages: int) -> int:
-        """Take so many messages, and never acknowledge them. Returns how many came."""
+        """Pull this many messages, and never acknowledge them. Returns the number received."""
 
-        async def taken(js: Any) -> int:
-            pulling = await js.pull_subscribe_bind(CONSUMER, STREAM)
+        async def pull(js: Any) -> int:
+            subscription = await js.pull_subscribe_bind(CONSUMER, STREAM)
             count = 0
             try:
                 while count < messages:
-                    count += len(await pulling.fetch(messages - count, ACK_WAIT_SECONDS / 2))
+                    count += len(await subscription.fetch(messages - count, ACK_WAIT_SECONDS / 2))
             except TimeoutError:
-                pass  # There are no more of them.
+                pass  # The stream has no more messages.
             return count
 
-        return self._do(taken)
+        return self._do(pull)
 
-    def left(self) -> int:
-        """How many messages wait to be delivered, or to be acknowledged."""
-        found = self._do(lambda js: js.consumer_info(STREAM, CONSUMER))
-        return found.num_pending + found.num_ack_pending
+    def count_pending(self) -> int:
+        """The number of messages that wait for delivery or acknowledgement."""
+        info = self._do(lambda js: js.consumer_info(STREAM, CONSUMER))
+        return info.num_pending + info.num_ack_pending
 
     def _do(self, work: Callable[[Any], Awaitable[T]]) -> T:
         async def connected() -> T:
@@ -114,13 +116,13 @@ class DemoStream:
 
         try:
             return asyncio.run(connected())
-        except (Error, OSError) as error:  # A lapsed wait is an OSError, too.
+        except (Error, OSError) as error:  # TimeoutError is an OSError.
             raise UnavailableError(
                 f"the demo's NATS server: {str(error) or type(error).__name__}", next="semel status"
             ) from error
 
 
 def event_id(flight: flights.Flight) -> str:
-    """What the publisher calls a flight, each time that it sends it."""
+    """The publisher's id of a flight, the same each time that it sends the flight."""
     at = "{year}-{month:02}-{day:02}".format_map(flight)
     return f"{at}/{flight['carrier']}{flight['flight']}/{flight['origin']}"

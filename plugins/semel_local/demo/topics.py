@@ -1,8 +1,8 @@
-"""The demo's own producers and consumer: confluent-kafka as anybody uses it, nothing of semel's.
+"""The demo's own producers and consumer. They use confluent-kafka directly, without semel.
 
-The producer of the flights sends at least once, as the demo's files are written: it repeats
-flights, and some values are broken. A message bears the scheduled departure of its flight as
-timestamp, also where it is sent again a day later; what is on the ticket counts as UTC.
+The producer of the flights sends at least once, like the demo's files: it repeats flights, and some
+values are broken. A message's timestamp is the scheduled departure of its flight, also if it is
+sent again a day later. Times on the ticket are treated as UTC.
 
 Another producer aborts a transaction among them.
 """
@@ -24,66 +24,66 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from semel_local.demo import flights
 from semel.errors import TerminalError, UnavailableError
+from semel_local.demo import flights
 
 TOPIC = "flights"
 PARTITIONS = 3
-"""By carrier."""
+"""Partitions of the topic. A flight's carrier determines its partition."""
 
 ABORTED = 50
-"""Messages of a transaction that is aborted."""
+"""Messages of the aborted transaction."""
 
 NOBODY = "ZZ"
-"""The carrier of the flights in it, which never flew: a reader that gives one has read too much."""
+"""The carrier of the aborted flights, which do not exist: no committed reader may return one."""
 
 ANSWER_SECONDS = 30
 
 _DAY = "sent"
-"""The header that says with which day's messages one was sent."""
+"""The header with the day in whose file a message belongs."""
 
 Sent = Counter[tuple[date, int]]
-"""How many messages of a day's are in a partition: the first ones of those that belong there."""
+"""The number of messages in the topic, by day and partition. They are the first ones of the day."""
 
 
 class DemoTopics:
-    """Producers and consumers of one cluster, by its HOST:PORT."""
+    """Producers and consumers of one cluster (HOST:PORT)."""
 
     def __init__(self, servers: str) -> None:
         self._servers = {"bootstrap.servers": servers, "log_level": 0}
 
     def make(self) -> None:
-        """Make the topic of the flights, where there is none."""
-        with _told():
+        """Create the topic of the flights, unless it exists."""
+        with _unavailable_on_error():
             admin = AdminClient(self._servers)
-            [made] = admin.create_topics([NewTopic(TOPIC, PARTITIONS)]).values()
+            [future] = admin.create_topics([NewTopic(TOPIC, PARTITIONS)]).values()
             try:
-                made.result(ANSWER_SECONDS)
+                future.result(ANSWER_SECONDS)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
 
-    def sent(self) -> Sent:
-        """What is there of each day's messages: a demo that died may have sent a part of them."""
-        there: Sent = Counter()
+    def count_sent(self) -> Sent:
+        """Count the messages in the topic. A killed demo may have sent a part of a day."""
+        sent: Sent = Counter()
         for message in self.drain(TOPIC):
             headers = dict(message.headers() or ())
             if _DAY in headers:
-                there[date.fromisoformat(headers[_DAY].decode()), message.partition()] += 1
-        return there
+                sent[date.fromisoformat(headers[_DAY].decode()), message.partition()] += 1
+        return sent
 
-    def send(self, days: Sequence[date], there: Sent) -> int:
-        """Send what is not there yet of the messages of some days. Returns how many these are."""
-        left, count = Counter(there), 0
-        with _told():
+    def send(self, days: Sequence[date], sent: Sent) -> int:
+        """Send the messages of these days that are not in `sent`. Returns their number."""
+        to_skip, count = Counter(sent), 0
+        with _unavailable_on_error():
             producer = Producer(
                 {**self._servers, "enable.idempotence": True, "compression.type": "lz4"}
             )
             for day in days:
                 for line in flights.lines_of(day)[0]:
                     place = _place(line.flight)
-                    if left[day, place]:
-                        left[day, place] -= 1
+                    if to_skip[day, place]:
+                        to_skip[day, place] -= 1
                         continue
                     _produce(producer, line.flight, line.raw, place, day)
                     count += 1
@@ -91,54 +91,56 @@ class DemoTopics:
         return count
 
     def abort(self, day: date) -> None:
-        """Send messages of flights that never flew, in a transaction, and abort it."""
-        with _told():
+        """Send messages of flights that do not exist, in a transaction, and abort it."""
+        with _unavailable_on_error():
             producer = Producer({**self._servers, "transactional.id": "semel-demo"})
             producer.init_transactions(ANSWER_SECONDS)
             producer.begin_transaction()
             for line in flights.lines_of(day)[0][:ABORTED]:
-                nobody = line.flight | {"carrier": NOBODY}
-                _produce(producer, nobody, flights.json_of(nobody), _place(nobody), day)
-            _flush(producer)  # They are in the topic, and nobody may read them.
+                flight = line.flight | {"carrier": NOBODY}
+                _produce(producer, flight, flights.json_of(flight), _place(flight), day)
+            _flush(producer)  # The broker now has them, and readers must not return them.
             producer.abort_transaction(ANSWER_SECONDS)
 
     def drain(self, topic: str) -> Iterator[Message]:
         """All messages of a topic that a committed reader sees now.
 
-        TerminalError: there is no such topic. UnavailableError: the broker does not answer.
+        Raises TerminalError if there is no such topic, UnavailableError if the broker does not
+        answer.
         """
-        wanted = {
+        settings = {
             **self._servers, "group.id": "semel-demo", "enable.auto.commit": False,
             "isolation.level": "read_committed", "enable.partition.eof": True,
             "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10,
         }  # fmt: skip
-        with _told():
-            consumer = Consumer(wanted)
+        with _unavailable_on_error():
+            consumer = Consumer(settings)
             try:
-                found = consumer.list_topics(topic, ANSWER_SECONDS).topics[topic]
-                if found.error:
-                    raise TerminalError(f"the broker has no topic {topic!r}: {found.error.str()}")
-                # From 0: to ask for the first offset takes a second, and nothing is ever deleted.
-                consumer.assign([TopicPartition(topic, n, 0) for n in found.partitions])
-                yield from _to_ends(consumer, len(found.partitions))
+                metadata = consumer.list_topics(topic, ANSWER_SECONDS).topics[topic]
+                if metadata.error:
+                    why = metadata.error.str()
+                    raise TerminalError(f"the broker does not have the topic {topic!r}: {why}")
+                # From 0: a query of the first offset takes a second, and the topic deletes nothing.
+                consumer.assign([TopicPartition(topic, n, 0) for n in metadata.partitions])
+                yield from _to_ends(consumer, len(metadata.partitions))
             finally:
                 consumer.close()
 
 
-def _to_ends(consumer: Consumer, left: int) -> Iterator[Message]:
-    """The messages up to the ends of so many partitions."""
+def _to_ends(consumer: Consumer, partitions: int) -> Iterator[Message]:
+    """The messages up to the ends of this many partitions."""
     deadline = time.monotonic() + ANSWER_SECONDS
-    while left:
-        found = consumer.consume(10_000, timeout=0.05)
-        for message in found:
+    while partitions:
+        messages = consumer.consume(10_000, timeout=0.05)
+        for message in messages:
             error = message.error()
             if error is None:
                 yield message
             elif error.code() == KafkaError._PARTITION_EOF:
-                left -= 1
+                partitions -= 1
             else:
                 raise KafkaException(error)
-        if found:
+        if messages:
             deadline = time.monotonic() + ANSWER_SECONDS
         elif time.monotonic() > deadline:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
@@ -167,8 +169,8 @@ def _flush(producer: Producer) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """What the client's errors say to a user."""
+def _unavailable_on_error() -> Iterator[None]:
+    """Raises UnavailableError for the client's errors."""
     try:
         yield
     except KafkaException as error:

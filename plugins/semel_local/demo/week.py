@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from semel import console
-from semel_local import stack
 from semel.archive.marker import Marker, markers_of
 from semel.declare import wording
-from semel_local.demo import airflow_api, by_airport, by_day, exact, flights, follow
-from semel_local.demo.progress import DemoProgress, next_week
 from semel.errors import TerminalError
 from semel.model.manifest import Kind
 from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
+from semel_local import stack
+from semel_local.demo import airflow_api, by_airport, by_day, exact, flights, follow
+from semel_local.demo.progress import DemoProgress, next_week
 
-if TYPE_CHECKING:  # DuckDB takes a moment to import, and the first line should not wait for it.
+if TYPE_CHECKING:  # DuckDB is slow to import, and the first line should not wait for it.
     from semel.audit import AuditVerdict
 
 PIPELINE = "flights"
 
 
 def run_week(*, as_json: bool) -> None:
-    """Land the next week, run the pipelines, compare and audit. typer.Exit(1): one is not right.
+    """Land the next week, run the pipelines, compare, audit. Raises typer.Exit(1) if one is wrong.
     """
     from semel import pipeline
     from semel.audit import audit
@@ -35,8 +35,8 @@ def run_week(*, as_json: bool) -> None:
     week = _next_week(spec, daily, chained)
     stack.up(echo=console.progress.print)
     ends = stack.connection()
-    api = airflow_api.of_stack(ends)
-    # Nothing lands while a connection is missing.
+    api = airflow_api.stack_api(ends)
+    # Fails here, before any file, if a connection is missing.
     open_sink(daily)
     api.wait_for_dag(by_airport.PIPELINE)
     since = datetime.now(UTC)
@@ -46,12 +46,12 @@ def run_week(*, as_json: bool) -> None:
     marker = _marker(spec, f"airflow:{PIPELINE}:{run_id}")
     chained_run = by_airport.wait_for(api, chained, marker, since)
     DemoProgress(week=week).save()
-    found, true = exact.of_batch(marker), exact.of_week(truth)
+    actual, true = exact.batch_numbers(marker), exact.week_truth(truth)
     days = by_day.compare(daily, week)
-    airports = by_airport.found(chained), by_airport.true(week)
+    airports = by_airport.read_sums(chained), by_airport.true_sums(week)
     verdicts = {each.name: audit(each) for each in (spec, daily, chained)}
     exact_sums = days.ok and airports[0] == airports[1]
-    ok = exact_sums and found == true and all(verdict.ok for verdict in verdicts.values())
+    ok = exact_sums and actual == true and all(verdict.ok for verdict in verdicts.values())
     seconds = follow.seconds(tasks[PIPELINE])
     payload = {
         "ok": ok,
@@ -59,7 +59,7 @@ def run_week(*, as_json: bool) -> None:
         "days": [day.day for day in truth.days],
         "run_id": run_id,
         "batch_id": marker.batch_id,
-        "found": found,
+        "found": actual,
         "truth": true,
         "files": len(marker.of_kind(Kind.DATA)),
         "seconds": seconds | {"all": round(time.monotonic() - began, 1)},
@@ -91,7 +91,7 @@ def _next_week(spec: Spec, *others: Spec) -> int:
 
 
 def _land(spec: Spec, week: int) -> flights.Truth:
-    # Written down first: when this process dies in between, the next call finishes this week.
+    # First, so that the next call finishes this week if this process dies.
     DemoProgress(week=week, done=False).save()
     truth = flights.write_week(spec.source_root(), week)
     first, last = truth.days[0].day, truth.days[-1].day
@@ -103,32 +103,33 @@ def _land(spec: Spec, week: int) -> flights.Truth:
 
 
 def _marker(spec: Spec, request_key: str) -> Marker:
-    """The success marker of the run's newest batch. TerminalError when it has none."""
+    """The success marker of the run's newest batch. Raises TerminalError if the run has no batch.
+    """
     for marker in reversed(markers_of(spec)):
         if marker.request_key == request_key:
             return marker
     raise TerminalError(
-        f"{request_key} planned no batch: another run has taken the week's files; run this "
+        f"{request_key} planned no batch, because another run has read the week's files. Run this "
         "again for the next week",
         next=f"semel batches {PIPELINE}",
     )
 
 
 def _show(
-    payload: dict[str, Any], days: by_day.Compared, verdicts: dict[str, "AuditVerdict"]
+    payload: dict[str, Any], days: by_day.DayComparison, verdicts: dict[str, "AuditVerdict"]
 ) -> None:
     show = console.result.print
-    found, true = payload["found"], payload["truth"]
+    actual, true = payload["found"], payload["truth"]
     title = f"week {payload['week']}, batch {payload['batch_id']}"
-    table = exact.table(title, {"found": found}, true)
+    table = exact.table(title, {"found": actual}, true)
     table.add_row("files finalized", f"{payload['files']:,}", "", "")
     show()
     show(table)
-    show(follow.seconds_told(payload["seconds"]))
+    show(follow.seconds_line(payload["seconds"]))
     show(
         "the numbers are exactly the known truth"
-        if found == true
-        else "THE NUMBERS ARE NOT THE KNOWN TRUTH: this is a defect of semel"
+        if actual == true
+        else "THE NUMBERS ARE NOT THE KNOWN TRUTH: this is a bug in semel"
     )
     by_day.show(days, payload["days"])
     airports = payload["by_airport"]
@@ -137,14 +138,14 @@ def _show(
     for name, verdict in verdicts.items():
         show_verdict(name, verdict)
     airflow = payload["airflow"]
-    show(airflow_api.login_told(airflow))
+    show(airflow_api.login_line(airflow))
     runs = airflow["run"], payload["by_day"]["run"], airports["run"]
     show(f"these runs and their logs: {', '.join(runs)}")
     by_day.show_query()
 
 
 def show_verdict(name: str, verdict: "AuditVerdict") -> None:
-    """Print on one line whether an audit passed; before it, what is broken."""
+    """Print the broken promises of an audit, then, on one line, whether it passed."""
     for check in verdict.checks:
         for offender in check.offenders[:1]:
             console.result.print(f"broken: {check.promise}: {offender.what}", markup=False)

@@ -1,9 +1,9 @@
-"""The local stack: PostgreSQL, Spark Connect and Airflow on one machine, kept up by supervisor;
-and servers beside them, once somebody has asked for one: Kafka, NATS, an object store.
+"""The local stack: PostgreSQL, Spark Connect and Airflow on one machine, which supervisor keeps up.
+`semel up --kafka` (or nats, store) adds a server: Kafka, NATS, an object store.
 
-SEMEL_LEDGER_DSN, SEMEL_SPARK_REMOTE and Airflow's own variables point each part at an outside one
-instead. The functions import what they need when called: each part's leader imports this package
-and shall start fast.
+SEMEL_LEDGER_DSN, SEMEL_SPARK_REMOTE and Airflow's own variables replace a part by an outside one.
+Functions import what they need when called, because each part's leader imports this package and
+must start fast.
 """
 
 from collections.abc import Callable
@@ -13,43 +13,43 @@ from semel.errors import TerminalError, UnavailableError
 from semel_local.stack.states import Endpoints, StackState
 
 
-def up(*, echo: Callable[[str], None], **asked: bool | None) -> StackState:
-    """Start what does not run, wait until all is healthy. Safe to call at any time, also twice.
+def up(*, echo: Callable[[str], None], **choices: bool | None) -> StackState:
+    """Start what does not run, and wait until all is healthy. Safe to call at any time, also twice.
 
-    `echo` is given lines of progress. `asked`: by the name of one of `servers.SERVERS`, with it or
-    without; None: as it was the last time. UnavailableError when a part does not become healthy in
-    time, TerminalError when something must be changed first.
+    `echo` receives lines of progress. `choices`: whether to run each of `servers.SERVERS`, by name;
+    None keeps the last choice. Raises UnavailableError if a part does not become healthy in time,
+    and TerminalError if the user must change something first.
     """
     from semel_local.stack import lifecycle
 
-    return lifecycle.up(echo, asked)
+    return lifecycle.up(echo, choices)
 
 
 def down(*, echo: Callable[[str], None]) -> None:
-    """Stop everything that `up` started, in order, also what a killed supervisor left behind."""
+    """Stop everything that `up` started, in order, including leftovers of a killed supervisor."""
     from semel_local.stack import lifecycle
 
     lifecycle.down(echo)
 
 
 def status() -> StackState:
-    """Ask every part how it is."""
+    """Query the health of every part."""
     from semel_local.stack import lifecycle
 
     return lifecycle.status()
 
 
 def connection() -> Endpoints:
-    """All addresses. The environment's variables win over the stack's state.
+    """All addresses. The environment's variables override the stack's state.
 
-    UnavailableError when one is neither in the environment nor in a stack.
+    Raises UnavailableError for an address that neither has.
     """
     from semel_local.stack import airflow_server, layout
 
     urls = layout.load().urls
     if "airflow" not in urls:
         raise UnavailableError(
-            f"there is no local Airflow below {layout.top()}", next="semel up"
+            f"no local Airflow has been started in {layout.top()}", next="semel up"
         )
     user, password = airflow_server.login() or (None, None)
     return Endpoints(
@@ -62,9 +62,9 @@ def connection() -> Endpoints:
 
 
 def fetch_server(name: str, *, echo: Callable[[str], None]) -> None:
-    """See that one of `servers.SERVERS` can be started; what it needs is fetched where it is not.
+    """Fetch what one of `servers.SERVERS` needs, unless it is there.
 
-    TerminalError: what it needs is not installed. UnavailableError: it cannot be fetched.
+    Raises TerminalError if a program is not installed, UnavailableError if the download fails.
     """
     from semel_local.stack.servers import SERVERS
 
@@ -72,9 +72,10 @@ def fetch_server(name: str, *, echo: Callable[[str], None]) -> None:
 
 
 def server_address(name: str) -> str:
-    """HOST:PORT of the stack's own server of a name.
+    """HOST:PORT of one of the stack's servers.
 
-    TerminalError: the connection of its name leads elsewhere, or the stack has no such server.
+    Raises TerminalError if the connection of its name leads elsewhere, or if it is not in the
+    stack.
     """
     from semel_local.stack import layout
     from semel_local.stack.servers import SERVERS
@@ -93,12 +94,12 @@ def server_address(name: str) -> str:
 def warehouse_psql() -> str | None:
     """A shell command that opens psql in the stack's database for the user's tables.
 
-    None: the connection `warehouse` leads elsewhere.
+    Returns None if the connection `warehouse` leads elsewhere.
     """
     from semel_local.stack import layout, postgres
 
     port = layout.load().ports.get("postgres")
-    known = settings.connection(postgres.WAREHOUSE)
-    if port is None or known != postgres.dsn(postgres.WAREHOUSE, port):
+    address = settings.connection(postgres.WAREHOUSE)
+    if port is None or address != postgres.dsn(postgres.WAREHOUSE, port):
         return None
     return postgres.psql(postgres.WAREHOUSE, port)

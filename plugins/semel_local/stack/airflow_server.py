@@ -1,6 +1,6 @@
 """Airflow's four processes: their environment, migration and health.
 
-What the user has set in Airflow's own variables wins over everything here.
+Airflow variables that the user has set override everything here.
 """
 
 import hashlib
@@ -29,12 +29,12 @@ WAREHOUSE_VARIABLE = settings.connection_variable(postgres.WAREHOUSE)
 
 COMMANDS = {
     "api-server": ["api-server"],
-    # Their log servers would listen on all interfaces; the api-server reads the files itself.
+    # Log servers would listen on all interfaces; the api-server reads the files itself.
     "scheduler": ["scheduler", "--skip-serve-logs"],
     "dag-processor": ["dag-processor"],
     "triggerer": ["triggerer", "--skip-serve-logs"],
 }
-"""The parts, each with its command."""
+"""The command of each part."""
 
 HEALTH_NAMES = {
     "api-server": "metadatabase",
@@ -42,40 +42,40 @@ HEALTH_NAMES = {
     "dag-processor": "dag_processor",
     "triggerer": "triggerer",
 }
-"""What the health page calls each part."""
+"""The name of each part on the health page."""
 
 MIGRATE_SECONDS = 240
-"""Bound of `airflow db migrate`: 15 s on two free cores."""
+"""Limit for `airflow db migrate`, which takes 15 s on two free cores."""
 
 STOP_SECONDS = {"api-server": 5.0, "scheduler": 30.0, "dag-processor": 10.0, "triggerer": 5.0}
-"""How long a part may drain: the scheduler waits for its running tasks, others hold nothing."""
+"""Time for each part to drain. The scheduler waits for its running tasks; others do not."""
 
 
 def dags_folder() -> Path:
-    """The folder of DAG files: the user's own, else the project's."""
+    """The folder of DAG files: the user's, or else the project's."""
     return Path(os.environ.get(DAGS_VARIABLE) or settings.home() / "dags")
 
 
 def environment(
     port: int, database: str, ledger_dsn: str, spark_remote: str, warehouse: str | None
 ) -> dict[str, str]:
-    """The variables of all four processes; those that the user has set are as the user set them.
+    """The variables of all four processes. Variables that the user has set keep their values.
 
-    `warehouse`: the address of the user's database; None where the stack has no PostgreSQL.
+    `warehouse`: the address of the user's database, None for a stack without PostgreSQL.
     """
     url = f"http://127.0.0.1:{port}"
     home = os.environ.get("AIRFLOW_HOME") or str(layout.folder("airflow"))
     ours = {
         "AIRFLOW_HOME": home,
         DATABASE_VARIABLE: database,
-        # Airflow's own stops for ever when a worker that waits for work is killed.
+        # Airflow's own executor stops for ever if a waiting worker is killed.
         "AIRFLOW__CORE__EXECUTOR": "semel_local.stack.executor.SturdyLocalExecutor",
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         DAGS_VARIABLE: str(dags_folder()),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(settings.home() / "plugins"),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "AIRFLOW__CORE__FERNET_KEY": layout.secret("airflow_fernet_key"),
-        # Airflow forks as many idle workers as this says; four keep it at 1 GB.
+        # Airflow forks this many idle workers; four take 1 GB.
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(_passwords_file()),
@@ -86,11 +86,11 @@ def environment(
         "AIRFLOW__API__SECRET_KEY": layout.secret("airflow_api_secret_key"),
         "AIRFLOW__API_AUTH__JWT_SECRET": layout.secret("airflow_jwt_secret"),
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(layout.folder("log", "airflow")),
-        # A four-task run takes 6 s with the default of one second, and 1.6 s so.
+        # A run of four tasks takes 1.6 s, instead of 6 s with the default of one second.
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
-        # What a killed scheduler had queued is found after half a minute, not after five.
+        # Airflow finds the queued tasks of a killed scheduler after 30 s, instead of 5 minutes.
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
-        # A new pipeline's file shows up as a DAG within ten seconds.
+        # Airflow shows a new pipeline as a DAG within ten seconds.
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "8",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "8",
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
@@ -114,7 +114,7 @@ def environment(
 
 
 def parts(env: dict[str, str]) -> list[ChildProcess]:
-    """How supervisor runs the four."""
+    """The four parts, for supervisor."""
     return [
         ChildProcess(
             name=name,
@@ -132,14 +132,14 @@ def parts(env: dict[str, str]) -> list[ChildProcess]:
 
 
 def migrate(env: dict[str, str], echo: Echo) -> None:
-    """Bring our metadata database to this Airflow's schema; check an outside one, no more.
+    """Migrate our metadata database to this Airflow's schema, or check an outside one.
 
-    What was migrated is recorded, for the check alone takes seconds.
+    Records the migration, because even the check takes seconds.
     """
     version = importlib.metadata.version("apache-airflow")
     database = hashlib.sha256(env[DATABASE_VARIABLE].encode()).hexdigest()[:16]
-    done = f"{version} {database}"
-    if layout.load().airflow_migrated == done:
+    migration = f"{version} {database}"
+    if layout.load().airflow_migrated == migration:
         return
     ours = DATABASE_VARIABLE not in os.environ
     command = ["migrate"] if ours else ["check-migrations", "--migration-wait-timeout", "0"]
@@ -163,20 +163,20 @@ def migrate(env: dict[str, str], echo: Echo) -> None:
         last = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         raise TerminalError(
             f"`airflow db {command[0]}` failed with exit code {result.returncode}:\n{last}\n"
-            f"see {log}, then {action}"
+            f"See {log}, then {action}"
         )
-    layout.update(airflow_migrated=done)
+    layout.update(airflow_migrated=migration)
 
 
 def write_passwords() -> None:
-    """Lay down the password of the UI's user where Airflow's simple auth manager looks for it."""
+    """Write the UI user's password where Airflow's simple auth manager reads it."""
     content = json.dumps({USER: layout.secret("airflow_admin_password")})
     if not _passwords_file().exists() or _passwords_file().read_text() != content:
         layout.write_private(_passwords_file(), content)
 
 
 def login() -> tuple[str, str] | None:
-    """User and password of the UI; None when the user has arranged logins in another way."""
+    """User and password of the UI. Returns None if the user has configured other logins."""
     theirs = ("AIRFLOW__CORE__AUTH_MANAGER", "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS")
     if any(os.environ.get(name) for name in theirs):
         return None
@@ -184,29 +184,29 @@ def login() -> tuple[str, str] | None:
 
 
 def troubles(port: int, started: dict[str, float]) -> dict[str, str]:
-    """Why each part is not healthy; empty when it is.
+    """Why each part is not healthy, empty for a healthy part.
 
-    `started`: when each was started, in seconds of the epoch. A heartbeat from before that is a
-    former process's.
+    `started`: the start of each part, in seconds of the epoch. An earlier heartbeat is from a
+    former process.
     """
-    # A proxy named in the environment must not be asked for our own machine.
+    # Do not use a proxy from the environment for our own machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"http://127.0.0.1:{port}/api/v2/monitor/health", timeout=5) as reply:
             health = json.load(reply)
     except (OSError, ValueError) as error:
         return dict.fromkeys(COMMANDS, f"the api-server does not answer ({error})")
-    found = {}
+    reasons = {}
     for name, key in HEALTH_NAMES.items():
         part = health.get(key) or {}
         beat = part.get(f"latest_{key}_heartbeat")
         if part.get("status") != "healthy":
-            found[name] = f"Airflow says that its {key} is {part.get('status') or 'unknown'}"
+            reasons[name] = f"Airflow reports its {key} as {part.get('status') or 'unknown'}"
         elif beat and datetime.fromisoformat(beat).timestamp() < started.get(name, 0):
-            found[name] = "no heartbeat since its start"
+            reasons[name] = "no heartbeat since its start"
         else:
-            found[name] = ""
-    return found
+            reasons[name] = ""
+    return reasons
 
 
 def _passwords_file() -> Path:
@@ -214,7 +214,7 @@ def _passwords_file() -> Path:
 
 
 def _without_proxy() -> dict[str, str]:
-    """Loopback is reached directly, also where the user has a proxy."""
-    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    hosts = ",".join(filter(None, [known, "127.0.0.1,localhost"]))
+    """Variables that make clients reach loopback directly, even if the user has a proxy."""
+    listed = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    hosts = ",".join(filter(None, [listed, "127.0.0.1,localhost"]))
     return {"no_proxy": hosts, "NO_PROXY": hosts}

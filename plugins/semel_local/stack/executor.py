@@ -1,8 +1,8 @@
-"""Airflow's LocalExecutor, fixed so that a worker that is killed takes only its own task along.
+"""Airflow's LocalExecutor, changed so that a killed worker loses only its own task.
 
-Airflow 3.3's workers share multiprocessing's queues, which take turns by a lock. A worker that
-waits for work holds that lock, and SIGKILL leaves it locked: no task ever starts again, while the
-scheduler stays healthy. And the task of a killed worker is found by its missing heartbeat only.
+Airflow 3.3's workers share the queues of multiprocessing, which a lock protects. A worker that
+waits for work holds the lock, and SIGKILL leaves it locked: no task ever starts again, while the
+scheduler stays healthy. And only a missing heartbeat shows that a killed worker had a task.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from typing import Any
 from airflow.executors.local_executor import LocalExecutor
 
 PACKET_BYTES_MAX = 128 << 10
-"""Largest message: a task's description has some 3 KB, and the kernel takes 208 KiB."""
+"""Largest message. The description of a task has some 3 KB; the kernel accepts 208 KiB."""
 
 PRELOADED = (
     "semel.airflow.factory", "semel.airflow.spark", "semel.plan", "semel.stage", "semel.commit",
@@ -25,49 +25,49 @@ PRELOADED = (
     "semel.spark.session",
     "airflow.providers.apache.spark.hooks.spark_connect", "pyspark.sql.connect.session",
 )  # fmt: skip
-"""What a task imports, at once or when it needs it. The workers have it from their parent, and a
-task from its worker, so that none spends its first seconds on it."""
+"""Modules that a task imports, at its start or later. The executor imports them before it forks, so
+that no task spends its first seconds on them."""
 
 UNSAID_SECONDS = 5.0
-"""How long a worker may take from a task's receipt to saying so, before it counts as lost."""
+"""Time for a worker to acknowledge a task before the executor counts it as lost."""
 
 
 class Packets:
-    """A queue between processes without a lock: the kernel hands a packet to one reader, whole.
+    """A queue between processes without a lock: the kernel gives each whole packet to one reader.
 
-    It has what LocalExecutor uses of multiprocessing's queues.
+    Has the methods of multiprocessing's queues that LocalExecutor uses.
     """
 
     def __init__(self) -> None:
         self._out, self._in = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def put(self, message: Any) -> None:
-        """Send one message. It waits while the queue is full."""
+        """Send one message. Blocks while the queue is full."""
         packet = pickle.dumps(message)
         if len(packet) > PACKET_BYTES_MAX:
             raise ValueError(f"a message of {len(packet)} bytes; {PACKET_BYTES_MAX} are allowed")
         self._in.send(packet)
 
     def get(self) -> Any:
-        """The next message; it waits for one."""
+        """Receive the next message. Blocks until there is one."""
         if not (packet := self._out.recv(PACKET_BYTES_MAX)):
             raise EOFError("the other end is closed")
         return pickle.loads(packet)
 
     def empty(self) -> bool:
-        """Whether nothing waits to be read."""
+        """Whether the queue has no message."""
         poll = select.poll()
         poll.register(self._out, select.POLLIN)
         return not poll.poll(0)
 
     def close(self) -> None:
-        """Give up both ends."""
+        """Close both ends."""
         self._out.close()
         self._in.close()
 
 
 class _Work(Packets):
-    """Tasks for the workers, each of which says which one it took."""
+    """Tasks for the workers; `get` acknowledges each one to the executor."""
 
     def __init__(self, results: "_Results") -> None:
         super().__init__()
@@ -81,18 +81,18 @@ class _Work(Packets):
 
 
 class _Results(Packets):
-    """What became of the tasks, with the pid of the worker that says so."""
+    """Acknowledgements and results of tasks, with the pids of their workers."""
 
     def took(self, key: Any) -> None:
         super().put((os.getpid(), key, None))
 
     def put(self, message: Any) -> None:
-        key, state, _error = message  # The worker has logged the error, and nobody reads it here.
+        key, state, _error = message  # The worker has logged the error.
         super().put((os.getpid(), key, state))
 
 
 class _Uncounted:
-    """In place of the count of unread messages, which stands behind a lock too."""
+    """Replaces the count of unread messages, which a lock protects too."""
 
     value = 0
 
@@ -106,10 +106,10 @@ class _Uncounted:
 class SturdyLocalExecutor(LocalExecutor):
     """LocalExecutor whose workers may be killed.
 
-    How it works: a worker says which task it took. When it is gone and has not told how that
-    ended, the task has failed, and the scheduler retries it; a new worker takes its place.
-    Known limitation: the process of the task itself lives on without its worker until it wants to
-    report. It is a zombie like any other: fences keep it from doing harm.
+    Each worker acknowledges its task. If a worker dies without a result, its task has failed: the
+    scheduler retries it, and a new worker replaces the dead one. Known limitation: the task's own
+    process survives its worker until it tries to report. Fences stop it from doing harm, as with
+    any zombie.
     """
 
     def start(self) -> None:
@@ -132,14 +132,14 @@ class SturdyLocalExecutor(LocalExecutor):
     def _check_workers(self) -> None:
         dead = [pid for pid, process in self.workers.items() if not process.is_alive()]
         if dead:
-            self._read_results()  # What they said before they died is all there by now.
+            self._read_results()  # All messages that they sent before they died.
             self.died_at = time.monotonic()
             for pid in dead:
                 self.workers.pop(pid).close()
                 if pid in self.taken:
                     self._lose(self.taken.pop(pid))
             self._spawn_workers_with_gc_freeze(len(dead))
-        # One that is killed as it receives a task takes it along without a word.
+        # A worker that is killed as it receives a task loses it without an acknowledgement.
         silent = self.activity_queue.empty() and time.monotonic() - self.died_at > UNSAID_SECONDS
         for key in [key for key, at in self.sent.items() if silent and at <= self.died_at]:
             del self.sent[key]
@@ -156,6 +156,6 @@ class SturdyLocalExecutor(LocalExecutor):
                 self.sent.pop(key, None)
                 self.taken[pid] = key
                 continue
-            if state != "running":  # Callbacks and tests of connections say this in between.
+            if state != "running":  # Callbacks and connection tests report this as progress.
                 self.taken.pop(pid, None)
             self.change_state(key, state)

@@ -1,11 +1,10 @@
-"""The stack's Kafka broker: its jars, its command line, its settings and its health.
+"""The stack's Kafka broker: its jars, command line, settings and health.
 
-It is a part of the stack once somebody has asked for it: one node in KRaft mode, whose jars come
-from Maven Central by kafka-pom.xml, which fixes their versions. It has no login: like every server
-on loopback without one, it is open to every user of the machine.
+`semel up --kafka` adds it to the stack: one node in KRaft mode. Maven Central has its jars, and
+kafka-pom.xml fixes their versions. It has no login. Like every server on loopback without one, it
+is open to every user of the machine.
 
-What it has acknowledged outlives SIGKILL: the page cache keeps it, as long as the machine itself
-does not fail.
+Acknowledged messages survive SIGKILL in the page cache, unless the machine itself fails.
 """
 
 import base64
@@ -25,28 +24,28 @@ from semel_local.stack.layout import Echo
 from semel_local.stack.leader import ChildProcess
 
 NAME = "kafka"
-"""Of the part, and of the connection that leads to it."""
+"""The name of the part, and of the connection that leads to it."""
 
 VARIABLE = settings.connection_variable(NAME)
 
 PORTS = (NAME, "kafka-controller")
-"""The names in stack.json of its ports: for clients, and the one by which it speaks to itself."""
+"""The names of its ports in stack.json: one for clients, and one for its own controller."""
 
 POM = Path(__file__).with_name("kafka-pom.xml")
 WHAT = "the Kafka broker"
 
 FORMAT_SECONDS = 60
-"""Bound of the storage tool's run: 2 s."""
+"""Limit for the storage tool, which takes 2 s."""
 
 STOP_SECONDS = 15
-"""Time to end by SIGTERM before it is killed."""
+"""Time to end after SIGTERM, before SIGKILL."""
 
 SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "inter.broker.listener.name": "PLAIN",
     "controller.listener.names": "CONTROLLER",
-    # One node keeps all.
+    # One node has all replicas.
     "default.replication.factor": "1",
     "min.insync.replicas": "1",
     "offsets.topic.replication.factor": "1",
@@ -54,62 +53,63 @@ SETTINGS = {
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # 50 folders each, otherwise, that the first transaction and the first group wait for.
+    # By default 50 folders each, which delay the first transaction and the first group.
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.num.partitions": "4",
-    # A topic that nobody has made is an error, as on most brokers.
+    # A missing topic is an error, as on most brokers.
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": "0",
-    # Ready 4 s after SIGKILL, in place of 12.
+    # Ready 4 s after SIGKILL, instead of 12 s.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
-    # Records with old timestamps would vanish within a second.
+    # By default, records with old timestamps expire within a second.
     "log.retention.ms": "-1",
-    # SIGKILL after records were deleted brings them back until this is over.
+    # Deleted records return if SIGKILL comes within this time.
     "log.flush.start.offset.checkpoint.interval.ms": "100",
-    "log.initial.task.delay.ms": "100",  # Nothing is flushed or cleaned before: 30 s else.
+    "log.initial.task.delay.ms": "100",  # First flush and cleaning, by default after 30 s.
     "log.segment.delete.delay.ms": "500",
-    # An open transaction is aborted soon after its time is over, in place of 10 s later.
+    # Aborts an open transaction soon after its timeout, instead of 10 s later.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
-"""For one node on a small machine, which may be killed at any time."""
+"""Settings for one node on a small machine, which may be killed at any time."""
 
 
 def fetch(echo: Echo) -> None:
-    """Fetch its jars, unless they are there.
+    """Fetch its jars, unless they exist.
 
-    TerminalError: Java or Maven is missing. UnavailableError: Maven could not fetch the jars.
+    Raises TerminalError if Java or Maven is missing, UnavailableError if Maven cannot fetch the
+    jars.
     """
     java()
     if not _jars().is_dir():
-        maven.installed(WHAT)
+        maven.program_path(WHAT)
         echo("kafka: Maven fetches the broker, 44 MB")
         jars(layout.folder("kafka"))
 
 
 def jars(home: Path) -> Path:
-    """The folder of the broker's jars below `home`, fetched when it is not there.
+    """Fetch the broker's jars, unless they exist below `home`. Returns their folder.
 
-    TerminalError: Maven is missing. UnavailableError: it could not fetch them.
+    Raises TerminalError if Maven is missing, UnavailableError if it cannot fetch the jars.
     """
-    return maven.fetched(POM, home, WHAT)
+    return maven.fetch(POM, home, WHAT)
 
 
 def java() -> str:
-    """Java's program: JAVA_HOME's, else that on the path. TerminalError when there is none."""
-    found = shutil.which(_java())
-    if found is None:
+    """The path of Java: JAVA_HOME's, or else the one on PATH. Raises TerminalError without Java."""
+    program = shutil.which(_java())
+    if program is None:
         raise TerminalError(
-            "Java is not installed, which runs the Kafka broker. On Debian 12: "
+            "Java is not installed; the Kafka broker needs it. On Debian 12: "
             "sudo apt-get install -y openjdk-17-jre-headless",
             next=AGAIN,
         )
-    return found
+    return program
 
 
 def part() -> ChildProcess:
-    """How supervisor runs it. Its ports are in its settings, so a new one is no other part."""
+    """The part, for supervisor. Its ports are in its settings, so a new port is not a new part."""
     return ChildProcess(
         name=NAME,
         command=command(_java(), _jars(), _folder()),
@@ -124,45 +124,46 @@ def part() -> ChildProcess:
 
 
 def command(java: str, jars: Path, folder: Path) -> list[str]:
-    """What runs the broker whose settings `write` has written to `folder`."""
+    """The command that runs the broker with the settings that `write` has written to `folder`."""
     return [*_calling(java, jars), "-Xmx512m", "kafka.Kafka", str(_properties(folder))]
 
 
 def prepare(ports: Mapping[str, int]) -> None:
-    """Write its settings with these ports, and make its data folder when there is none."""
+    """Write its settings with these ports, and create its data folder if it is missing."""
     plain, controller = (layout.address(ports[name]) for name in PORTS)
     listeners = f"PLAIN://{plain},CONTROLLER://{controller}"
-    own = {
+    addresses = {
         "listeners": listeners,
         "advertised.listeners": listeners,
         "listener.security.protocol.map": "PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "controller.quorum.bootstrap.servers": controller,
     }
-    write(_folder(), java(), _jars(), own)
+    write(_folder(), java(), _jars(), addresses)
 
 
-def write(folder: Path, java: str, jars: Path, own: Mapping[str, str]) -> None:
-    """Write a broker's settings, SETTINGS and its `own`, and make its data folder when there is
-    none. Nothing half made is ever taken for one.
+def write(folder: Path, java: str, jars: Path, more: Mapping[str, str]) -> None:
+    """Write a broker's settings: SETTINGS and `more`. Create its data folder if it is missing.
+
+    A half-made data folder never counts as one.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     data = folder / "data"
-    known = {**SETTINGS, "log.dirs": str(data), **own}
-    # As a properties file has it, where other letters than ASCII's are escaped.
-    text = "".join(f"{name}={json.dumps(value)[1:-1]}\n" for name, value in known.items())
+    properties = {**SETTINGS, "log.dirs": str(data), **more}
+    # Properties files escape letters outside of ASCII.
+    text = "".join(f"{name}={json.dumps(value)[1:-1]}\n" for name, value in properties.items())
     layout.write_private(_properties(folder), text)
     if (data / "meta.properties").exists():
         return
     shutil.rmtree(data, ignore_errors=True)
     cluster = base64.urlsafe_b64encode(b"\0" + secrets.token_bytes(15)).decode().rstrip("=")
     words = ("kafka.tools.StorageTool", "format", "--standalone", "-t", cluster)
-    done = subprocess.run(
+    result = subprocess.run(
         [*_calling(java, jars), *words, "-c", str(_properties(folder))],
         cwd=folder, capture_output=True, text=True, timeout=FORMAT_SECONDS, check=False,
     )  # fmt: skip
-    if done.returncode:
-        said = (done.stdout + done.stderr).strip()[-2000:]
-        raise TerminalError(f"the Kafka broker's data could not be formatted: {said}")
+    if result.returncode:
+        reason = (result.stdout + result.stderr).strip()[-2000:]
+        raise TerminalError(f"the Kafka broker's data could not be formatted: {reason}")
 
 
 def connection(port: int) -> str:
@@ -172,14 +173,14 @@ def connection(port: int) -> str:
 
 
 def trouble(port: int) -> str:
-    """Why a broker does not answer on a port of loopback; empty when it does."""
+    """Why a broker does not answer on a port of loopback, empty if it does."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
     if layout.port_is_free(port):
         return f"nothing listens on {layout.address(port)}"
     try:
-        # Told here, so not by librdkafka on our standard error too.
+        # The return value has the error, so librdkafka need not print it too.
         client = AdminClient({"bootstrap.servers": layout.address(port), "log_level": 0})
         brokers = client.list_topics(timeout=2).brokers
     except KafkaException as error:
@@ -205,4 +206,4 @@ def _folder() -> Path:
 
 
 def _jars() -> Path:
-    return maven.place(POM, layout.folder("kafka"))
+    return maven.jar_folder(POM, layout.folder("kafka"))

@@ -1,4 +1,4 @@
-"""What the stack keeps on disk: folders, secrets, ports, and the lock that makes `up` exclusive."""
+"""The files of the stack: folders, secrets, ports, and the lock that makes `up` exclusive."""
 
 import base64
 import fcntl
@@ -19,7 +19,7 @@ from semel.errors import RetryableError, TerminalError
 
 _saving = threading.Lock()
 _reserved: dict[int, int] = {}
-"""The file descriptors that keep ports, by port: open until this process ends."""
+"""The file descriptors that reserve ports, by port. They stay open until this process ends."""
 
 Echo = Callable[[str], None]
 
@@ -27,13 +27,13 @@ PORTS = {
     "postgres": 55432, "spark": 15002, "airflow": 8080, "kafka": 9092, "kafka-controller": 9093,
     "nats": 4222, "store": 7070,
 }  # fmt: skip
-"""Ports tried first."""
+"""Ports that the stack tries first."""
 
 PORTS_TRIED_MAX = 100
-"""Ports looked at, upwards from the first one, before giving up."""
+"""Ports that the stack tries, upwards from the first one, before it gives up."""
 
 LOCK_WAIT_SECONDS = 600
-"""How long a second `semel up` or `down` waits: longer than a first start takes."""
+"""Time that a second `semel up` or `down` waits: longer than a first start takes."""
 
 SECRETS = (
     "postgres_password",  # of the superuser `postgres`
@@ -50,20 +50,20 @@ SECRETS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saved:
-    """stack.json: what the next command must know. It holds no secret."""
+class SavedState:
+    """stack.json: facts for the next command, without secrets."""
 
     ports: dict[str, int] = field(default_factory=dict)
     urls: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     postgres_home: str = ""
-    """Folder of the data and, where needed, a copy of the binaries; empty: none chosen yet."""
+    """Folder of the data and, if needed, of a copy of the binaries; empty until it is chosen."""
     socket: str = ""
-    """Supervisor's socket; empty: none chosen yet."""
+    """Supervisor's socket; empty until it is chosen."""
     digest: str = ""
-    """Of the settings that supervisor was started with."""
+    """Of supervisor's settings at its start."""
     kafka: bool = False
-    """Whether this server belongs to the stack: it was asked for, and not left out since."""
+    """Whether the stack has this server: the last choice of the user."""
     nats: bool = False
     """As `kafka`."""
     store: bool = False
@@ -73,20 +73,20 @@ class Saved:
 
 
 def top() -> Path:
-    """The state folder, absolute: daemons do not keep our working folder."""
+    """The state folder, absolute: daemons have another working folder."""
     return settings.state_dir().resolve()
 
 
 def python() -> str:
-    """This environment's Python under one name, however this process was called."""
-    found = Path(sys.prefix, "bin", "python")
-    return str(found) if found.exists() else sys.executable
+    """This environment's Python by one name, however this process was started."""
+    program = Path(sys.prefix, "bin", "python")
+    return str(program) if program.exists() else sys.executable
 
 
 def folder(*names: str) -> Path:
-    """A folder of the stack below the state folder, made with mode 0700.
+    """A folder of the stack below the state folder, created with mode 0700.
 
-    The state folder and postgres/ alone are 0755: Postgres runs as another user when we are root.
+    Only the state folder and postgres/ have 0755: if we are root, PostgreSQL runs as another user.
     """
     top().mkdir(mode=0o755, parents=True, exist_ok=True)
     path = top()
@@ -97,7 +97,7 @@ def folder(*names: str) -> Path:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file of mode 0600 whole or not at all."""
+    """Write a file of mode 0600, atomically."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
@@ -108,47 +108,47 @@ def write_private(path: Path, text: str) -> None:
 
 
 def secret(name: str) -> str:
-    """One of SECRETS, made at its first use and kept in a file of mode 0600."""
+    """One of SECRETS. The first use creates it, in a file of mode 0600."""
     path = secret_file(name)
     if not path.exists():
-        # Fernet wants exactly 32 bytes; 64 are enough for every key and password.
+        # Fernet needs exactly 32 bytes; 64 are enough for any key or password.
         if name == "airflow_fernet_key":
-            made = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+            value = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
         else:
-            made = secrets.token_hex(12 if name == "airflow_admin_password" else 64)
-        write_private(path, made)
+            value = secrets.token_hex(12 if name == "airflow_admin_password" else 64)
+        write_private(path, value)
     return path.read_text(encoding="ascii")
 
 
 def secret_file(name: str) -> Path:
-    """Where one of SECRETS is kept."""
+    """The file of one of SECRETS."""
     if name not in SECRETS:
         raise ValueError(f"no secret is named {name}")
     return folder("secrets") / name
 
 
-def load() -> Saved:
-    """stack.json, or an empty one when there is no stack yet."""
+def load() -> SavedState:
+    """stack.json, or an empty one before the first start."""
     path = top() / "stack.json"
     try:
-        return Saved(**json.loads(path.read_text(encoding="utf-8")))
+        return SavedState(**json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        return Saved()
+        return SavedState()
     except (ValueError, TypeError) as error:
         raise TerminalError(
-            f"{path} is not what semel wrote ({error}); end the stack's processes and remove it"
+            f"{path} is not as semel wrote it ({error}). End the stack's processes and remove it"
         ) from error
 
 
-def save(saved: Saved) -> None:
-    """Write stack.json whole or not at all."""
+def save(saved: SavedState) -> None:
+    """Write stack.json, atomically."""
     text = json.dumps(asdict(saved), indent=1, sort_keys=True) + "\n"
     folder()
     write_private(top() / "stack.json", text)
 
 
-def update(**changes: object) -> Saved:
-    """Change some fields of stack.json. Returns all of it."""
+def update(**changes: object) -> SavedState:
+    """Change some fields of stack.json. Returns all fields."""
     with _saving:
         saved = replace(load(), **changes)
         save(saved)
@@ -156,14 +156,14 @@ def update(**changes: object) -> Saved:
 
 
 def address(port: int) -> str:
-    """HOST:PORT of a server of the stack, where clients find it."""
+    """HOST:PORT of a server of the stack, for clients."""
     return f"127.0.0.1:{port}"
 
 
 def port_is_free(port: int) -> bool:
     """Whether a server could listen on this port of the loopback interface."""
     with socket.socket() as probe:
-        # As servers do: a connection in TIME_WAIT must not count.
+        # As servers do, so that a connection in TIME_WAIT does not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -173,11 +173,11 @@ def port_is_free(port: int) -> bool:
 
 
 def reserve_port(port: int) -> bool:
-    """Keep a port from the other stacks of this machine until this process ends.
+    """Reserve a port against other stacks of this machine, until this process ends.
 
-    Between the choice of a port and its server's start lie seconds, in which two stacks could
-    choose the same one. Whoever has the abstract Unix socket of its number has the port. False:
-    another process has it.
+    Seconds pass between the choice of a port and its server's start, in which two stacks could
+    choose the same one. The process that binds the abstract Unix socket with a port's number owns
+    the port. Returns False if another process owns it.
     """
     if port in _reserved:
         return True
@@ -191,35 +191,35 @@ def reserve_port(port: int) -> bool:
     return True
 
 
-def choose_port(name: str, first: int, taken: set[int], echo: Echo) -> int:
-    """`first` when it is free, else the next free one above, which is then printed.
+def choose_port(name: str, first: int, used: set[int], echo: Echo) -> int:
+    """`first` if it is free, else the next free port above, which `echo` then reports.
 
-    `taken`: ports given to other parts. TerminalError when none of PORTS_TRIED_MAX is free.
+    `used`: ports of other parts. Raises TerminalError if none of PORTS_TRIED_MAX is free.
     """
     last = min(first + PORTS_TRIED_MAX, 65_536)
     for port in range(first, last):
-        if port not in taken and port_is_free(port) and reserve_port(port):
+        if port not in used and port_is_free(port) and reserve_port(port):
             if port != first:
                 echo(f"{name}: port {first} is taken, using {port}")
             return port
     raise TerminalError(
-        f"{name}: no free port from {first} to {last - 1}; "
-        "stop what listens there (`ss -ltnp` names it)",
+        f"{name}: no free port from {first} to {last - 1}. "
+        "Stop a program that listens there (`ss -ltnp` lists them)",
         next="semel up",
     )
 
 
 @contextmanager
-def exclusive(what: str, echo: Echo) -> Iterator[None]:
-    """Hold the stack's lock; a second holder waits and is told for whom.
+def exclusive(command: str, echo: Echo) -> Iterator[None]:
+    """Acquire the stack's lock. A second command waits, and reports the command that has it.
 
-    RetryableError when the lock was not had within LOCK_WAIT_SECONDS.
+    Raises RetryableError after LOCK_WAIT_SECONDS.
     """
     path = folder() / "lock"
     with os.fdopen(os.open(path, os.O_CREAT | os.O_RDWR, 0o600), "r+") as file:
         _acquire(file.fileno(), path, echo)
         file.truncate()
-        file.write(f"`semel {what}` (pid {os.getpid()})")
+        file.write(f"`semel {command}` (pid {os.getpid()})")
         file.flush()
         try:
             yield
@@ -228,18 +228,18 @@ def exclusive(what: str, echo: Echo) -> Iterator[None]:
 
 
 def _acquire(descriptor: int, path: Path, echo: Echo) -> None:
-    deadline, told = time.monotonic() + LOCK_WAIT_SECONDS, ""
+    deadline, reported = time.monotonic() + LOCK_WAIT_SECONDS, ""
     while True:
         try:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = path.read_text(encoding="utf-8") or "another semel command"
-        if holder != told:
+        if holder != reported:
             echo(f"waiting for {holder}, which is at work on this stack")
-            told = holder
+            reported = holder
         if time.monotonic() > deadline:
             raise RetryableError(
-                f"{holder} has held {path} for {LOCK_WAIT_SECONDS} s; "
-                "wait for it or end it, then run this again"
+                f"{holder} has held {path} for {LOCK_WAIT_SECONDS} s. "
+                "Wait for it or end it, then run this again"
             )
         time.sleep(0.3)

@@ -1,17 +1,16 @@
-"""The process that supervisor starts for each part of the stack, and that answers for all of it.
+"""The leader of a part: supervisor starts it, and it controls all processes of the part.
 
-Why supervisor alone does not suffice: when a part's main process is killed with SIGKILL, its
-children live on beside the restarted one, and Airflow's tasks leave its process group.
+Supervisor alone does not suffice: if SIGKILL ends a part's main process, its children live on next
+to the restarted one, and Airflow's tasks leave its process group.
 
 How it works: `python -m semel_local.stack.leader PART.json`
-1. ends what a former leader of this part left behind (its record names the session),
-2. becomes the reaper of all orphans below it and starts the part in a session of its own,
-3. writes the record down, hands a stop signal to the part's main process alone, so that it can
-   drain, and waits for it,
-4. ends whatever the main process left, and exits with its code.
+1. ends the processes of a former leader of this part (its record names the session),
+2. becomes the reaper of all orphans below it, and starts the part in a new session,
+3. writes the record, passes stop signals to the main process only, so that it can drain, and waits,
+4. ends all remaining processes of the part, and exits with the main process's code.
 
-Known limitation: a process that opened a session of its own (`setsid`) survives when its part's
-leader and main process are both killed with SIGKILL. Nothing of Airflow, Spark or semel does so.
+Known limitation: a process that opened its own session (`setsid`) survives if SIGKILL ends both its
+part's leader and main process. No process of Airflow, Spark or semel does so.
 """
 
 import ctypes
@@ -32,15 +31,15 @@ from semel_local.stack.process import ProcessIdentity
 PR_SET_CHILD_SUBREAPER = 36
 
 ORPHAN_GRACE_SECONDS = 5.0
-"""Time for what the main process left behind to end by SIGTERM before it is killed."""
+"""Time for orphans of the main process to end after SIGTERM, before SIGKILL."""
 
 START_GRACE_SECONDS = 10.0
-"""Time for a former main process to end at a restart: one whose leader was killed."""
+"""Time at a restart for a former main process to end, if its leader was killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChildProcess:
-    """What a leader starts. It is written to a file of mode 0600, for `env` holds passwords."""
+    """A part that a leader starts. Its file has mode 0600, because `env` has passwords."""
 
     name: str
     command: list[str]
@@ -54,7 +53,7 @@ class ChildProcess:
 
     @classmethod
     def read(cls, path: Path) -> "ChildProcess":
-        """The part that a file describes."""
+        """The part in a file."""
         return cls(**json.loads(path.read_text(encoding="utf-8")))
 
     def to_json(self) -> str:
@@ -64,7 +63,7 @@ class ChildProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Who leads a part and which process, the opener of its session, is the part's main one."""
+    """The leader of a part, and its main process, which opened its session."""
 
     leader: ProcessIdentity
     main: ProcessIdentity
@@ -72,7 +71,7 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> "Record | None":
-        """The record, or None when there is none (nothing was left behind)."""
+        """The record. Returns None without a file: the part has ended."""
         try:
             row: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -84,13 +83,13 @@ class Record:
         )
 
     def write(self, path: Path) -> None:
-        """Write it whole or not at all."""
+        """Write it atomically."""
         new = path.with_suffix(".new")
         new.write_text(json.dumps(asdict(self)), encoding="utf-8")
         new.replace(path)
 
-    def left(self) -> list[int]:
-        """Pids of this part that live: its session, and all below its leader."""
+    def living_pids(self) -> list[int]:
+        """Living pids of this part: its session, and all below its leader."""
         pids = set(process.session_members(self.main))
         if process.alive(self.leader):
             pids |= {self.leader.pid, *process.descendants(self.leader.pid)}
@@ -98,57 +97,57 @@ class Record:
 
 
 def end_recorded(path: Path, seconds: float) -> int:
-    """End what the record at `path` names: asked first, killed after `seconds`.
+    """End the processes of the record at `path`: signal them, and kill them after `seconds`.
 
-    Returns how many processes there were. RuntimeError when one is still there at the end.
+    Returns how many processes lived. Raises RuntimeError if one still lives at the end.
     """
     record = Record.read(path)
     if record is None:
         return 0
-    found = record.left()
-    if found:
+    pids = record.living_pids()
+    if pids:
         if process.alive(record.leader):
             process.send([record.leader.pid], signal.SIGTERM)
         elif process.alive(record.main):
             process.send([record.main.pid], record.stop_signal)
         else:
-            process.send(found, signal.SIGTERM)
-        if not process.wait_until(lambda: not record.left(), seconds):
-            stubborn = process.kill(record.left)
+            process.send(pids, signal.SIGTERM)
+        if not process.wait_until(lambda: not record.living_pids(), seconds):
+            stubborn = process.kill(record.living_pids)
             if stubborn:
                 raise RuntimeError(f"processes {stubborn} of {path} do not end; end them by hand")
     path.unlink(missing_ok=True)
-    return len(found)
+    return len(pids)
 
 
 def lead(part: ChildProcess) -> int:
     """Run one part until it ends. Returns its exit code."""
     record = Path(part.record)
-    # 1. A former leader was killed: its part would hold our port and do our work beside us.
+    # 1. If a former leader was killed, its part still has our port and does our work.
     end_recorded(record, START_GRACE_SECONDS)
-    # 2. Orphans below us come to us instead of to init, so that none gets out of sight.
+    # 2. Become the parent of orphans below us, instead of init, so that we see all of them.
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
-    stopping = _Stopping(part)
-    # No stop may come between the part's start and its record.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _Stopping.SIGNALS)
+    stopping = _StopHandler(part)
+    # A stop must not come between the part's start and its record.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _StopHandler.SIGNALS)
     stopping.main = _start(part)
     main, leader = process.identify(stopping.main), process.identify(os.getpid())
     try:
-        # 3. From here on a killed leader's part is found again by its record.
+        # 3. From here on, the next leader can find the part by its record.
         if main and leader:
             Record(leader=leader, main=main, stop_signal=part.stop_signal).write(record)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _Stopping.SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _StopHandler.SIGNALS)
         code = _wait_for(stopping.main)
     finally:
-        # 4. Nothing of this part may outlive its main process, or go on without its record.
+        # 4. No process of this part may outlive the main process, or run without the record.
         _end_orphans()
     record.unlink(missing_ok=True)
     return code
 
 
-class _Stopping:
-    """Hands the first stop on to the main process, and kills all when that takes too long."""
+class _StopHandler:
+    """Passes the first stop to the main process, and kills all processes if it takes too long."""
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
 
@@ -170,7 +169,7 @@ class _Stopping:
 
 
 def _start(part: ChildProcess) -> int:
-    # Another user's supplementary groups would be root's: none, so that nothing is inherited.
+    # Without `extra_groups`, another user would inherit root's supplementary groups.
     other = {"user": part.user, "group": part.user, "extra_groups": []} if part.user else {}
     started = subprocess.Popen(
         part.command,
@@ -178,11 +177,11 @@ def _start(part: ChildProcess) -> int:
         cwd=part.directory,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
-        # The child would keep our blocked signals, and no stop would ever reach it.
-        preexec_fn=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, _Stopping.SIGNALS),
+        # The child would inherit our blocked signals, and no stop would ever reach it.
+        preexec_fn=partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, _StopHandler.SIGNALS),
         **other,
     )
-    # We reap all children ourselves; Popen must not warn that nobody waited for this one.
+    # We reap all children; Popen must not warn about this one.
     started.returncode = 0
     return started.pid
 
@@ -196,21 +195,21 @@ def _wait_for(main: int) -> int:
 
 
 def _end_orphans() -> None:
-    def left() -> list[int]:
+    def living_pids() -> list[int]:
         while True:
             try:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
             except ChildProcessError:
                 return []
-            # A child that ends as we look hides those below it, until they come to us.
+            # A child that ends meanwhile hides its children, until they become ours.
             if below := process.descendants(os.getpid()):
                 return below
 
-    if left():
-        process.send(left(), signal.SIGTERM)
-        if not process.wait_until(lambda: not left(), ORPHAN_GRACE_SECONDS):
-            process.kill(left)
+    if living_pids():
+        process.send(living_pids(), signal.SIGTERM)
+        if not process.wait_until(lambda: not living_pids(), ORPHAN_GRACE_SECONDS):
+            process.kill(living_pids)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Programs for the JVM, fetched by Maven once and kept."""
+"""Programs for the JVM, which Maven fetches once."""
 
 import fcntl
 import hashlib
@@ -11,51 +11,51 @@ from pathlib import Path
 from semel.errors import AGAIN, TerminalError, UnavailableError
 
 FETCH_SECONDS = 300
-"""Bound of Maven's run, which takes some 10 s."""
+"""Limit for Maven's run, which takes some 10 s."""
 
-SAID_CHARS_MAX = 1_000
+REASON_CHARS_MAX = 1_000
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
-"""Some of them come in spite of style.color=never."""
+"""Maven writes some of them in spite of style.color=never."""
 
 
-def place(pom: Path, home: Path) -> Path:
-    """The folder below `home` of what this POM fetches, whether it is there or not."""
+def jar_folder(pom: Path, home: Path) -> Path:
+    """The folder below `home` for this POM's files. It need not exist."""
     digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
     return home / f"{pom.stem.removesuffix('-pom')}-{digest}"
 
 
-def installed(what: str) -> str:
-    """Maven's program, which fetches `what`. TerminalError when there is none."""
+def program_path(what: str) -> str:
+    """The path of Maven, which fetches `what`. Raises TerminalError without Maven."""
     program = shutil.which("mvn")
     if program is None:
         raise TerminalError(
-            f"Maven is not installed, which fetches {what}. On Debian 12: "
+            f"Maven is not installed; semel needs it to fetch {what}. On Debian 12: "
             "sudo apt-get install -y maven",
             next=AGAIN,
         )
     return program
 
 
-def fetched(pom: Path, home: Path, what: str) -> Path:
-    """The folder `place`, once the default goal of the POM has filled it.
+def fetch(pom: Path, home: Path, what: str) -> Path:
+    """Fetch this POM's files by its default goal, unless they exist. Returns their folder.
 
-    Safe to call from several processes at once. TerminalError: Maven is missing; UnavailableError:
-    it could not fetch `what`.
+    Several processes may call it at once. Raises TerminalError if Maven is missing,
+    UnavailableError if it cannot fetch `what`.
     """
-    found = place(pom, home)
-    if found.is_dir():
-        return found
-    program = installed(what)
+    jars = jar_folder(pom, home)
+    if jars.is_dir():
+        return jars
+    program = program_path(what)
     home.mkdir(parents=True, exist_ok=True)
-    with open(home / f"{found.name}.lock", "wb") as lock:
-        # Bounded, for whoever holds it is.
+    with open(home / f"{jars.name}.lock", "wb") as lock:
+        # The wait is bounded, as a download is.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not found.is_dir():
+        if not jars.is_dir():
             with tempfile.TemporaryDirectory() as folder:
-                # Maven writes beside its POM, where we may not.
+                # Maven writes next to its POM, where we may not.
                 shutil.copyfile(pom, Path(folder, "pom.xml"))
-                _fetch(program, Path(folder), found, what)
-    return found
+                _fetch(program, Path(folder), jars, what)
+    return jars
 
 
 def _fetch(program: str, folder: Path, target: Path, what: str) -> None:
@@ -64,7 +64,7 @@ def _fetch(program: str, folder: Path, target: Path, what: str) -> None:
     new.mkdir()
     command = [program, "--batch-mode", "--quiet", "--strict-checksums", "-Dstyle.color=never"]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [*command, f"-DoutputDirectory={new}"], cwd=folder, capture_output=True, text=True,
             stdin=subprocess.DEVNULL, timeout=FETCH_SECONDS, check=False,
         )  # fmt: skip
@@ -72,14 +72,14 @@ def _fetch(program: str, folder: Path, target: Path, what: str) -> None:
         raise UnavailableError(
             f"Maven has not fetched {what} within {FETCH_SECONDS} s", next=AGAIN
         ) from error
-    if done.returncode:
-        said = _first_error(done.stdout + done.stderr)
-        raise UnavailableError(f"Maven could not fetch {what}: {said}", next=AGAIN)
+    if result.returncode:
+        reason = _first_error(result.stdout + result.stderr)
+        raise UnavailableError(f"Maven could not fetch {what}: {reason}", next=AGAIN)
     new.rename(target)
 
 
-def _first_error(said: str) -> str:
-    """The fact among what Maven says; its other lines tell how to ask Maven for more."""
-    lines = [line for line in _COLORS.sub("", said).splitlines() if line.strip()]
+def _first_error(output: str) -> str:
+    """The first error in Maven's output; other lines only explain how to get more output."""
+    lines = [line for line in _COLORS.sub("", output).splitlines() if line.strip()]
     first = next((line for line in lines if "[ERROR]" in line), " ".join(lines))
-    return first.replace("[ERROR]", "").partition(" -> [Help")[0].strip()[:SAID_CHARS_MAX]
+    return first.replace("[ERROR]", "").partition(" -> [Help")[0].strip()[:REASON_CHARS_MAX]

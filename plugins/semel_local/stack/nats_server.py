@@ -1,10 +1,9 @@
-"""The stack's NATS server with JetStream: its command line, its settings and its health.
+"""The stack's NATS server with JetStream: its command line, settings and health.
 
-It is a part of the stack once somebody has asked for it: one program, from a wheel. It has no
-login: like every server on loopback without one, it is open to every user of the machine.
+`semel up --nats` adds it to the stack: one program, from a wheel. It has no login. Like every
+server on loopback without one, it is open to every user of the machine.
 
-What it has acknowledged outlives SIGKILL: the page cache keeps it, as long as the machine itself
-does not fail.
+Acknowledged messages survive SIGKILL in the page cache, unless the machine itself fails.
 """
 
 import json
@@ -19,30 +18,30 @@ from semel_local.stack.layout import Echo
 from semel_local.stack.leader import ChildProcess
 
 NAME = "nats"
-"""Of the part, and of the connection that leads to it."""
+"""The name of the part, and of the connection that leads to it."""
 
 VARIABLE = settings.connection_variable(NAME)
 
 PORTS = (NAME,)
-"""The name in stack.json of its port."""
+"""The name of its port in stack.json."""
 
 WHAT = "the NATS server"
 
 STOP_SECONDS = 15
-"""Time to end by SIGTERM before it is killed."""
+"""Time to end after SIGTERM, before SIGKILL."""
 
 ANSWER_SECONDS = 2
-"""How long it may take to greet a client."""
+"""Time to greet a client."""
 
 GREETING_BYTES_MAX = 1 << 16
 
 
 def fetch(echo: Echo) -> None:  # noqa: ARG001 - there is nothing to fetch
-    """Nothing: a package has its program."""
+    """Does nothing: a package of this environment has the program."""
 
 
 def part() -> ChildProcess:
-    """How supervisor runs it. Its port is in its settings, so a new one is no other part."""
+    """The part, for supervisor. Its port is in its settings, so a new port is not a new part."""
     return ChildProcess(
         name=NAME,
         command=[str(_program()), "-c", str(_settings())],
@@ -69,18 +68,17 @@ def connection(port: int) -> str:
 
 
 def trouble(port: int) -> str:
-    """Why a NATS server does not answer on a port of loopback; empty when it does. It greets each
-    client with what it is.
-    """
+    """Why a NATS server does not answer on a port of loopback, empty if it does. The greeting shows
+    whether it has JetStream."""
     if layout.port_is_free(port):
         return f"nothing listens on {layout.address(port)}"
     try:
-        with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as asked:
-            with asked.makefile("rb") as answers:
+        with socket.create_connection(("127.0.0.1", port), ANSWER_SECONDS) as client:
+            with client.makefile("rb") as answers:
                 greeting = answers.readline(GREETING_BYTES_MAX)
     except OSError as error:
         return str(error)
-    return "" if b'"jetstream":true' in greeting else "it is no NATS server with JetStream"
+    return "" if b'"jetstream":true' in greeting else "it is not a NATS server with JetStream"
 
 
 def _program() -> Path:

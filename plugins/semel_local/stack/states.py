@@ -1,4 +1,4 @@
-"""What is told of the local stack: how each part is, and where it answers."""
+"""The state of the local stack: health and addresses of its parts."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,27 +6,27 @@ from pathlib import Path
 
 
 class Health(StrEnum):
-    """What `semel status` says about a part."""
+    """The health of a part, as `semel status` prints it."""
 
     HEALTHY = "healthy"
     STARTING = "starting"
-    """It runs, or supervisor restarts it, and it does not answer yet."""
+    """It runs, or supervisor restarts it, but it does not answer yet."""
     DOWN = "down"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartState:
-    """One part: how it is, where it answers, where its log is."""
+    """One part: its health, address and log."""
 
     name: str
     health: Health
     pid: int | None
-    """Of its main process; None when it does not run or is an outside one."""
+    """Of its main process. None if it does not run or is an outside part."""
     address: str
     log: Path | None
     """None for an outside part."""
     trouble: str
-    """Why it is not healthy; empty when it is."""
+    """Why it is not healthy, empty if it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +37,19 @@ class StackState:
 
     @property
     def healthy(self) -> bool:
-        """Whether every part is."""
+        """Whether every part is healthy."""
         return all(part.health is Health.HEALTHY for part in self.parts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoints:
-    """Where the parts answer, with passwords: not to be logged."""
+    """Addresses of the parts, with passwords: MUST NOT be logged."""
 
     ledger_dsn: str
     spark_remote: str
     airflow_url: str
     airflow_user: str | None
-    """None when the user has arranged Airflow's logins in another way."""
+    """None if the user has configured other logins for Airflow."""
     airflow_password: str | None
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""supervisord: its generated configuration, and talking to it over its Unix socket."""
+"""supervisord: its configuration, and the calls over its Unix socket."""
 
 import hashlib
 import os
@@ -22,26 +22,26 @@ from semel_local.stack import layout, process
 from semel_local.stack.leader import ChildProcess, end_recorded
 
 SOCKET_PATH_MAX = 90
-"""Longest path of a socket that we bind: the system's 107, and supervisor appends its pid."""
+"""Longest path of a socket: the system allows 107, and supervisor appends its pid."""
 
 START_SECONDS = 20
-"""Bound of supervisord's own start."""
+"""Limit for supervisord's own start."""
 
 SHUT_DOWN_SECONDS = 120
-"""Bound of supervisord's end: by then it has stopped or killed every part."""
+"""Limit for supervisord's end, which stops or kills every part."""
 
 KILL_MARGIN_SECONDS = 15
 """supervisord waits this much longer for a leader than the leader waits for its part."""
 
 LOG_BYTES_MAX = 20 << 20
-"""A log is rotated at this size, and two older ones are kept."""
+"""supervisord rotates a log at this size, and keeps two older ones."""
 
 RUNNING, STARTING, BACKOFF = "RUNNING", "STARTING", "BACKOFF"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What supervisord says about one part."""
+    """supervisord's view of a part."""
 
     name: str
     state: str
@@ -49,9 +49,10 @@ class Program:
 
 
 def make_socket_path() -> Path:
-    """Supervisor's socket: as recorded, else in the state folder or, for a long path, in /tmp.
+    """Supervisor's socket: the recorded one, else one in the state folder, or in /tmp if its path
+    is long.
 
-    It makes that folder and records it: for a start alone.
+    Creates and records that folder, so only a start may call it.
     """
     recorded = layout.load().socket
     if recorded and Path(recorded).parent.is_dir():
@@ -64,7 +65,7 @@ def make_socket_path() -> Path:
 
 
 def configuration(parts: Iterable[ChildProcess], socket: Path) -> str:
-    """supervisord.conf for these parts, which are started by name and never by themselves."""
+    """supervisord.conf for these parts. They start only by name, never by themselves."""
     folder = layout.folder("supervisor")
     lines = [
         "[supervisord]",
@@ -93,7 +94,7 @@ def configuration(parts: Iterable[ChildProcess], socket: Path) -> str:
             "startsecs=3",
             "startretries=10",
             "stopsignal=TERM",
-            # Each leader is in a process group of its own and answers for what is below it.
+            # Each leader has its own process group, and ends all processes below it.
             "stopasgroup=false",
             "killasgroup=true",
             f"stopwaitsecs={part.stop_seconds + KILL_MARGIN_SECONDS:.0f}",
@@ -106,9 +107,9 @@ def configuration(parts: Iterable[ChildProcess], socket: Path) -> str:
 
 
 def digest(parts: Iterable[ChildProcess]) -> str:
-    """Names the settings: another digest means that what runs is not what is wanted now.
+    """Identifies the settings: with another digest, the running stack differs from the wanted one.
 
-    What differs from shell to shell and changes nothing is left out.
+    Leaves out variables that differ from shell to shell without an effect.
     """
     shell = ("PATH", "no_proxy", "NO_PROXY")
     texts = [__version__]
@@ -119,33 +120,33 @@ def digest(parts: Iterable[ChildProcess]) -> str:
 
 
 def start(parts: list[ChildProcess]) -> None:
-    """Write the configuration and start supervisord as a daemon; it starts no part by itself."""
-    configured = layout.folder("supervisor") / "supervisord.conf"
-    layout.write_private(configured, configuration(parts, make_socket_path()))
+    """Write the configuration, and start supervisord as a daemon, without parts."""
+    path = layout.folder("supervisor") / "supervisord.conf"
+    layout.write_private(path, configuration(parts, make_socket_path()))
     for part in parts:
         layout.write_private(_part_file(part), part.to_json())
-    command = [layout.python(), "-m", "supervisor.supervisord", "-c", str(configured)]
+    command = [layout.python(), "-m", "supervisor.supervisord", "-c", str(path)]
     try:
         subprocess.run(
             command, capture_output=True, text=True, check=True, timeout=START_SECONDS, cwd="/"
         )
     except subprocess.CalledProcessError as error:
         raise TerminalError(
-            f"supervisord does not start: {(error.stderr or error.stdout).strip()[-1000:]}; "
-            f"see {configured}",
+            f"supervisord does not start: {(error.stderr or error.stdout).strip()[-1000:]}. "
+            f"See {path}",
             next="semel up",
         ) from error
     if not process.wait_until(lambda: running() is not None, START_SECONDS):
         raise UnavailableError(
-            f"supervisord did not answer within {START_SECONDS} s; "
-            f"see {layout.folder('log') / 'supervisord.log'}",
+            f"supervisord did not answer within {START_SECONDS} s. "
+            f"See {layout.folder('log') / 'supervisord.log'}",
             next="semel up",
         )
     layout.update(digest=digest(parts))
 
 
 def running() -> process.ProcessIdentity | None:
-    """supervisord's process, or None when it does not answer."""
+    """supervisord's process. Returns None if it does not answer."""
     try:
         return process.identify(int(str(_call("getPID"))))
     except (OSError, HTTPException):
@@ -153,9 +154,9 @@ def running() -> process.ProcessIdentity | None:
 
 
 def programs() -> dict[str, Program]:
-    """All parts that supervisord knows, by name; none when it does not answer."""
+    """The parts of supervisord, by name; empty if it does not answer."""
     try:
-        found = _call("getAllProcessInfo")
+        rows = _call("getAllProcessInfo")
     except (OSError, HTTPException):
         return {}
     return {
@@ -164,39 +165,39 @@ def programs() -> dict[str, Program]:
             state=row["statename"],
             pid=row["pid"],
         )
-        for row in found
+        for row in rows
     }
 
 
 def start_part(name: str) -> None:
-    """Start a part unless it runs or is about to."""
+    """Start a part, unless it runs or is starting."""
     if programs()[name].state not in (RUNNING, STARTING, BACKOFF):
-        _tolerant("startProcess", Faults.ALREADY_STARTED, name, False)
+        _call_unless("startProcess", Faults.ALREADY_STARTED, name, False)
 
 
 def stop_parts(names: Iterable[str]) -> None:
-    """Stop some parts at the same time, and wait until all have ended (each stop is bounded)."""
-    known = programs()
-    going = [name for name in names if name in known]
+    """Stop some parts at once, and wait until all have ended. Each stop is bounded."""
+    programs_before = programs()
+    going = [name for name in names if name in programs_before]
     for name in going:
-        _tolerant("stopProcess", Faults.NOT_RUNNING, name, False)
+        _call_unless("stopProcess", Faults.NOT_RUNNING, name, False)
     seconds = max((_stop_seconds(name) for name in going), default=0.0)
     ended = ("STOPPED", "EXITED", "FATAL", "UNKNOWN")
 
-    def gone() -> bool:
+    def all_ended() -> bool:
         now = programs()
         return all(now[name].state in ended for name in going if name in now)
 
-    if not process.wait_until(gone, seconds):
-        states = {name: found.state for name, found in programs().items() if name in going}
+    if not process.wait_until(all_ended, seconds):
+        states = {name: program.state for name, program in programs().items() if name in going}
         raise UnavailableError(f"these parts do not stop: {states}", next="semel down")
 
 
 def shut_down() -> None:
-    """End supervisord and whatever it has left."""
-    daemon = running() or _deaf()
+    """End supervisord and its leftovers."""
+    daemon = running() or _silent_daemon()
     if daemon:
-        # It stops its parts, so this is bounded by their bounds.
+        # It stops its parts, within their limits.
         process.send([daemon.pid], SIGTERM)
         if not process.wait_until(lambda: not process.alive(daemon), SHUT_DOWN_SECONDS):
             process.kill(lambda: [daemon.pid] if process.alive(daemon) else [])
@@ -208,8 +209,8 @@ def shut_down() -> None:
     layout.update(socket="", digest="")
 
 
-def _deaf() -> process.ProcessIdentity | None:
-    """A supervisord of ours that lives but does not answer: its socket was removed."""
+def _silent_daemon() -> process.ProcessIdentity | None:
+    """Our supervisord if it lives but does not answer, because its socket was removed."""
     folder = layout.folder("supervisor")
     try:
         pid = int((folder / "supervisord.pid").read_text())
@@ -221,7 +222,7 @@ def _deaf() -> process.ProcessIdentity | None:
 
 
 def end_leftovers(names: Iterable[str]) -> int:
-    """End, at the same time, parts that a killed supervisord left. Returns how many processes."""
+    """End the leftovers of a killed supervisord at once. Returns how many processes lived."""
     folder = layout.folder("supervisor")
 
     def end(name: str) -> int:
@@ -233,8 +234,8 @@ def end_leftovers(names: Iterable[str]) -> int:
 
 def _stop_seconds(name: str) -> float:
     path = layout.folder("supervisor") / f"{name}.json"
-    own = ChildProcess.read(path).stop_seconds if path.exists() else 0.0
-    return own + KILL_MARGIN_SECONDS
+    seconds = ChildProcess.read(path).stop_seconds if path.exists() else 0.0
+    return seconds + KILL_MARGIN_SECONDS
 
 
 def _part_file(part: ChildProcess) -> Path:
@@ -261,8 +262,8 @@ def _call(method: str, *arguments: object) -> object:
         return getattr(server.supervisor, method)(*arguments)
 
 
-def _tolerant(method: str, fault: int, *arguments: object) -> None:
-    """Call supervisord; `fault` says that what is wanted is so already."""
+def _call_unless(method: str, fault: int, *arguments: object) -> None:
+    """Call supervisord; ignores `fault`, which means that the state is reached already."""
     try:
         _call(method, *arguments)
     except xmlrpc.client.Fault as error:

@@ -8,7 +8,7 @@ from semel.airflow import COLLECT_DAG_ID, factory
 EACH_20_SECONDS = "* * * * * */20"
 factory.COLLECT_SCHEDULE = "1-59/2 * * * *"
 
-specs = factory.load()[0]
+specs = factory.load_pipelines()[0]
 collect = factory.collect_dag([spec.name for spec in specs], None, COLLECT_DAG_ID)
 globals().update(
     {

@@ -184,7 +184,7 @@ def test_a_run_replays_its_interval(
     from semel.airflow.operators import VerbOperator
 
     logged: list[str] = []
-    monkeypatch.setattr(VerbOperator, "say_all", lambda _, text: logged.append(text))
+    monkeypatch.setattr(VerbOperator, "log_lines", lambda _, text: logged.append(text))
     answer = Run(tasks, "manual__1", (0, 2), replay=True).go()
     assert generations(spec) == [2, 2, 1]
     assert dataset(spec.sink_path()).to_table().num_rows == rows
@@ -316,10 +316,10 @@ def test_batches_by_number(bench: Workbench, ledger: Ledger, tasks: Tasks) -> No
     refused = {
         "has to name its batches": {"replay": True},
         "would replay the same batches": {"replay": True, "batches": "1", "kind": "backfill"},
-        "which are for a replay": {"batches": "1"},
+        "without replay: true": {"batches": "1"},
         "neither true nor false": {"replay": "true"},
-        "the first number is the larger one": {"replay": True, "batches": "3..1"},
-        "names no batches": {"replay": True, "batches": "1,2"},
+        "the first number is larger than the last one": {"replay": True, "batches": "3..1"},
+        "is not a number of a batch": {"replay": True, "batches": "1,2"},
         "batches 90 to 99": {"replay": True, "batches": "90..99"},
     }
     for text, params in refused.items():
@@ -344,9 +344,9 @@ def test_all_or_none(bench: Workbench, ledger: Ledger, tasks: Tasks) -> None:
     with pytest.raises(SystemExit) as raised:
         Run(tasks, "manual__1", (0, 3), replay=True).go()
     said = str(raised.value)
-    assert raised.value.terminal and "2 of 3 cannot be replayed, so nothing was done" in said
+    assert raised.value.terminal and "2 of 3 cannot be replayed. Nothing was done" in said
     assert "batch 1: " in said and "batch 3: " in said and "batch 2: " not in said
-    assert generations(spec) == [1, 1, 1] and len(replay.planned(ledger, spec, "x")) == 0
+    assert generations(spec) == [1, 1, 1] and len(replay.replays_of_request(ledger, spec, "x")) == 0
 
 
 def test_two_runs_over_the_same_day(bench: Workbench, ledger: Ledger, tasks: Tasks) -> None:
@@ -371,7 +371,7 @@ def test_the_form(bench: Workbench) -> None:
 
     from semel.airflow import replays
 
-    form = replays.form(bench.spec())
+    form = replays.form_params(bench.spec())
     assert form["replay"].resolve() is False and form["batches"].resolve() is None
     for good in ("17", "17..23"):
         assert form["batches"].resolve(good) == good

@@ -216,13 +216,13 @@ def test_what_comes_late_is_told_once(bench: Workbench, ledger: Ledger, told: To
     bench.write("in/2025-12-30.jsonl", events(10, 20))
 
     def planned(number: int, kind: str = "scheduled") -> tuple[list[dict], str]:
-        from semel.airflow.assets import late
+        from semel.airflow.assets import late_asset
         from semel.airflow.operators import PlanOperator
 
         bench.write(f"in/2026-01-0{number}.jsonl", events(100 * number, 100 * number + 5))
         day = tuple(datetime(2026, 1, number + n, tzinfo=UTC) for n in (0, 1))
         before, lines = len(told.stored), []
-        task = PlanOperator(task_id="plan", pipeline=spec.name, outlets=[late(spec.name)])
+        task = PlanOperator(task_id="plan", pipeline=spec.name, outlets=[late_asset(spec.name)])
         act = task.act
         task.act = lambda *given: lines.append(act(*given))  # What it would print.
         told.run(task, ledger, spec, run_id=f"{kind}__{number}", day=day)
@@ -233,7 +233,7 @@ def test_what_comes_late_is_told_once(bench: Workbench, ledger: Ledger, told: To
     [extra], line = planned(2)
     assert line == (
         "late: 1 file of earlier days, 2025-12-30, is new or changed; `semel gaps events` prints "
-        "what takes them"
+        "the command to read them"
     )
     assert extra["days"] == {"2025-12-30": 1} and extra["pipeline"] == "events"
     assert planned(3) == ([], line)
@@ -265,7 +265,7 @@ FIRST = ["2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"]
 
 def test_complete_windows_are_told(bench: Workbench, ledger: Ledger, told: Told) -> None:
     """By the batch's event, and by that of an asset of their own; what repeats tells nothing."""
-    from semel.airflow.assets import windows
+    from semel.airflow.assets import windows_asset
     from semel.airflow.operators import FinalizeOperator
 
     spec = windowed(bench)
@@ -274,7 +274,7 @@ def test_complete_windows_are_told(bench: Workbench, ledger: Ledger, told: Told)
 
     def task() -> Any:
         return FinalizeOperator(
-            task_id="finalize", pipeline=spec.name, outlets=[windows(spec.name)]
+            task_id="finalize", pipeline=spec.name, outlets=[windows_asset(spec.name)]
         )
 
     with failpoints.armed("finalize.after_finalized", killed), pytest.raises(failpoints.FaultError):
@@ -295,7 +295,7 @@ def test_the_folders_of_a_window_are_told(bench: Workbench, ledger: Ledger, told
     """
     import pyarrow.compute as pc
 
-    from semel.airflow.assets import windows
+    from semel.airflow.assets import windows_asset
     from semel.airflow.operators import FinalizeOperator
 
     hourly = {"window": "1 hour", "of": "at", "name": "hour"}
@@ -307,7 +307,7 @@ def test_the_folders_of_a_window_are_told(bench: Workbench, ledger: Ledger, told
     rows = [row | {"at": f"2026-01-01T{at:02}:30:00Z"} for at, row in enumerate(events(0, 24))]
     bench.write("in/2026-01-01.jsonl", rows)
     committed(ledger, spec)
-    outlets = [windows(spec.name)]
+    outlets = [windows_asset(spec.name)]
     told.run(FinalizeOperator(task_id="f", pipeline=spec.name, outlets=outlets), ledger, spec)
     [event] = [event for event in told.stored if event.pipeline == "events/windows"]
     hours = [f"2026-01-01T{hour:02}" for hour in range(24)]
@@ -320,7 +320,7 @@ def test_a_window_that_is_not_complete_is_not_told(
     bench: Workbench, ledger: Ledger, told: Told
 ) -> None:
     """It waits for the delay behind it, which a plan that finds nothing completes."""
-    from semel.airflow.assets import windows
+    from semel.airflow.assets import windows_asset
     from semel.airflow.operators import FinalizeOperator, PlanOperator
 
     spec = bench.spec(
@@ -329,12 +329,12 @@ def test_a_window_that_is_not_complete_is_not_told(
     )  # fmt: skip
     bench.write("in/2026-01-01.jsonl", events(0, 10))
     committed(ledger, spec)
-    outlets = [windows(spec.name)]
+    outlets = [windows_asset(spec.name)]
     told.run(FinalizeOperator(task_id="f", pipeline=spec.name, outlets=outlets), ledger, spec)
     assert of_windows(told) == [] and told.stored[0].extra["windows"] == []
     next_day = tuple(moment.replace(day=moment.day + 1) for moment in DAY)
     task = PlanOperator(task_id="plan", pipeline=spec.name, outlets=outlets)
-    task._pass_over = lambda context, text: text
+    task._skip_others = lambda context, text: text
     told.run(task, ledger, spec, run_id="scheduled__2", day=next_day)
     assert of_windows(told) == [[FIRST]]
 
@@ -397,7 +397,7 @@ def test_a_sensor_waits_for_a_window(
         wrong = SemelWindowSensor(task_id="w", pipeline=spec.name, start=start, end=end)
         with pytest.raises(TerminalError):
             wrong.act(ledger, spec, {})
-    with pytest.raises(TerminalError, match="waits for no window"):
+    with pytest.raises(TerminalError, match="has no window to wait for"):
         SemelWindowSensor(task_id="w", pipeline=spec.name).act(ledger, spec, {})
     with pytest.raises(ValueError, match="both start and end"):
         SemelWindowSensor(task_id="w", pipeline=spec.name, start="2026-01-01")

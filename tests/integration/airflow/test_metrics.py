@@ -180,7 +180,7 @@ def test_a_ledger_that_is_away_has_no_lag(statsd: StatsdServer, tasks: Tasks) ->
     with Ledger("postgresql://nobody@127.0.0.1:1/none") as away:
         with pytest.raises(UnavailableError):
             away.rows("metrics", "lag", pipeline="events")
-        metrics.lag(away, "events")
+        metrics.send_lag(away, "events")
     assert statsd.arrived() == [] and tasks.events == []
 
 

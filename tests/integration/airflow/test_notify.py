@@ -69,7 +69,7 @@ def test_http(bench: Workbench, web: HttpServer, monkeypatch: pytest.MonkeyPatch
     [(path, headers, body)] = web.bodies
     assert path == f"/{SECRET}"
     assert (headers["X-From"], headers["Authorization"]) == ("semel", "Basic dTpw")
-    error = f"{KEY} has planned no batch\nnext: clear the run's plan task"
+    error = f"{KEY} has not planned a batch\nnext: clear the run's plan task"
     text = f"semel: events: finalize failed\nrun: r1\n\n{error}\n\nlog: {LOG}"
     assert body == {
         "pipeline": "events", "dag": "events", "task": "finalize", "run": "r1", "interval": "",
@@ -87,7 +87,7 @@ def test_mail(bench: Workbench, mail: MailServer, monkeypatch: pytest.MonkeyPatc
     assert one["Subject"] == "semel: events: finalize failed"
     [part] = [part for part in one.walk() if part.get_content_type() == "text/html"]
     body = part.get_payload(decode=True).decode()
-    error = f"{KEY} has planned no batch\nnext: clear the run&#x27;s plan task"
+    error = f"{KEY} has not planned a batch\nnext: clear the run&#x27;s plan task"
     assert error in body and LOG in body
 
 
@@ -95,7 +95,7 @@ def test_hostile_words_are_only_words(
     bench: Workbench, web: HttpServer, mail: MailServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a file is named is neither a template of Airflow's nor HTML."""
-    from semel.airflow.told import TaskFailed
+    from semel.airflow.task_failure import TaskFailed
     from semel.errors import SourceError
 
     hook(monkeypatch, web)
@@ -122,9 +122,9 @@ def test_the_interval_is_told(
         source={"select": "interval", "interval_from": "%Y-%m-%d.jsonl"}, notify=["hook"]
     )
     conf = {"interval_start": "2013-01-01T00:00:00Z", "interval_end": "2013-01-02T00:00:00Z"}
-    real = intervals.interval
+    real = intervals.run_interval
     monkeypatch.setattr(
-        intervals, "interval", lambda context, spec: real(context | {"params": conf}, spec)
+        intervals, "run_interval", lambda context, spec: real(context | {"params": conf}, spec)
     )
     failing()
     assert web.bodies[0][2]["interval"] == "2013-01-01"
@@ -157,15 +157,15 @@ def test_one_that_cannot_be_told_stops_no_other(
     failing()
     assert len(web.bodies) == 1
     said = caplog.text + capsys.readouterr().out
-    assert "the connection gone was not told of this" in said
-    assert "it does not answer (ConnectError)" in said
-    assert "there is no Airflow connection missing; make it in Airflow" in said
+    assert "could not notify the connection gone: " in said
+    assert "its address does not answer (ConnectError)" in said
+    assert "Airflow has no connection missing; create it in Airflow" in said
     assert "is of type 'spark'; name one of type http, https, slackwebhook, smtp" in said
     assert SECRET not in said
     web.status = 500
     failing()
     said = caplog.text + capsys.readouterr().out
-    assert "the connection good was not told of this" in said and "answered 500" in said
+    assert "could not notify the connection good: " in said and "answered 500" in said
 
 
 def test_nobody_is_told_of_what_went_well(
@@ -182,7 +182,7 @@ def test_nobody_is_told_of_what_went_well(
     run = SimpleNamespace(dag_id="events", run_id="r1", run_type="manual")
     PlanOperator.execute.__wrapped__(task, {"dag_run": run, "params": {}, "task": task})
     said = caplog.text + capsys.readouterr().out
-    assert "notify: there is no Airflow connection missing; make it in Airflow" in said
+    assert "notify: Airflow has no connection missing; create it in Airflow" in said
     assert web.bodies == []
 
 
@@ -190,7 +190,7 @@ def test_others_callbacks_stay() -> None:
     """A DAG's own callbacks of failures, given or by default, are called too."""
     from airflow.sdk import DAG
 
-    from semel.airflow import told
+    from semel.airflow import task_failure
     from semel.airflow.notify import OnFailure
     from semel.airflow.operators import CollectOperator, FinalizeOperator
 
@@ -200,15 +200,15 @@ def test_others_callbacks_stay() -> None:
     own = CollectOperator(task_id="b", pipeline="events", on_failure_callback=given.append)
     for task in (default, own):
         theirs, ours, last = task.on_failure_callback
-        assert theirs == given.append and isinstance(ours, OnFailure) and last == told.say_failed
+        assert theirs == given.append and isinstance(ours, OnFailure) and last == task_failure.log_no_retry
 
 
 WRONG = [
     ("spark", {"host": "local"}, "is of type 'spark'", "name one of type http"),
     ("slackwebhook", {}, "whose package is not", "pip install apache-airflow-providers-slack"),
-    ("smtp", {"host": "x"}, "has no from_email and no to", 'set its extra field: {"from_email"'),
-    ("http", {"host": ""}, "has no address", "put all of it into the host field"),
-    ("https", {"host": "h.test", "schema": f"services/{SECRET}"}, "has no address", "put all"),
+    ("smtp", {"host": "x"}, "lacks from_email and to", 'set its extra field: {"from_email"'),
+    ("http", {"host": ""}, "has no http URL", "write the URL into the host field"),
+    ("https", {"host": "h.test", "schema": f"services/{SECRET}"}, "has no http URL", "write the"),
 ]  # fmt: skip
 
 
@@ -231,12 +231,12 @@ def test_check_tells_what_it_sees(monkeypatch: pytest.MonkeyPatch, web: HttpServ
     from semel.airflow import notify
 
     hook(monkeypatch, web)
-    assert notify.in_this_shell("hook") == ("is of type http", "")
-    fact, remedy = notify.in_this_shell("elsewhere")
+    assert notify.describe_in_shell("hook") == ("is of type http", "")
+    fact, remedy = notify.describe_in_shell("elsewhere")
     assert "AIRFLOW_CONN_ELSEWHERE is not set here" in fact and not remedy
     monkeypatch.setenv("AIRFLOW_CONN_BAD", f'{{"conn_type": {SECRET}')
-    fact, remedy = notify.in_this_shell("bad")
-    assert "AIRFLOW_CONN_BAD is no connection" in fact and "unset" in remedy
+    fact, remedy = notify.describe_in_shell("bad")
+    assert "AIRFLOW_CONN_BAD is not an Airflow connection" in fact and "unset" in remedy
     assert SECRET not in fact
 
 
@@ -269,7 +269,7 @@ def test_a_late_run(web: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"notify": ["../x"]}, r"notify\[0\]: "),
         ({"notify": ["ops", "ops"]}, "notify: names 'ops' twice"),
         ({"notify": [{"smtp": "x"}]}, r"notify\[0\]: "),
-        ({"notify": [], "deadline": "2 hours"}, "deadline: has no meaning without notify"),
+        ({"notify": [], "deadline": "2 hours"}, "deadline: needs notify"),
         ({"notify": ["ops"], "deadline": "0 s"}, "deadline: must be longer than nothing"),
         ({"notify": ["ops"], "deadline": "soon"}, "deadline: "),
     ],

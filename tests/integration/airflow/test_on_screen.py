@@ -14,7 +14,7 @@ from semel.commit import commit
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.plan import plan
-from semel.reports.code_versions import made_by
+from semel.reports.code_versions import outputs_by_code
 from semel.stage import stage
 
 
@@ -57,7 +57,7 @@ def test_what_one_code_made_is_named_exactly(
         finalize(ledger, spec, batch)
     bench.write("in/x.jsonl", [{"id": "x", "n": 1}])
     run(ledger, spec, "r9")
-    (made,) = made_by(ledger, spec)
+    (made,) = outputs_by_code(ledger, spec)
     assert made.runs == ((planned[0], planned[2] + 1),)
     assert main(["batches", spec.name, "--made-by"]) == 0
     assert f"4 batches: {planned[0]} to {planned[2] + 1}\n" in capsys.readouterr().out

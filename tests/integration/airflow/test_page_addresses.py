@@ -98,6 +98,6 @@ def test_an_address_that_lacks_something_names_it(shop: Pages) -> None:
         answer = shop.get(f"/semel/dags/events/{path}")
         text = html.unescape(answer.text)
         assert answer.status == 422, path
-        assert re.search(rf"(lacks|wrong in the address): {named}\b", text), (path, text)
+        assert re.search(rf"(lacks|has invalid values): {named}\b", text), (path, text)
         where = "/semel/dags/events" + (leads and f"/{leads}")
         assert f'<a href="{where}">' in text.partition("<main>")[2], path

@@ -24,7 +24,7 @@ def listed(pages: Pages, asked: str = "", who: str = "admin") -> dict[str, str]:
 
     def lines() -> str | None:
         page = pages.get(f"/semel/{asked}", who).text
-        return None if "are being checked" in page else page
+        return None if "is still checking the pipelines' files" in page else page
 
     page = wait_for(lines, "the check of the pipelines' files", 60)
     rows = re.findall(r"<tr>\n<th scope=\"row\">(.*?)</tr>", page, re.S)
@@ -45,7 +45,7 @@ def failed_batch(bench: Workbench, ledger: Ledger) -> None:
         ("up_for_retry", 1, r"batch 1 : stage failed; Airflow tries again at 10:0[01] UTC"),
         ("up_for_retry", 3, r"batch 1 : stage failed; Airflow tries again at 10:0[01] UTC"),
         ("up_for_retry", 5, r"batch 1 : stage failed; Airflow tries again at 10:0[2-5] UTC"),
-        ("failed", 4, r"batch 1 : stage failed: clear its run manual__1 once its log says why"),
+        ("failed", 4, r"batch 1 : stage failed: read its log, then clear the run manual__1"),
         ("running", 2, r"batch 1 : its last attempt failed: manual__1"),
     ],
 )
@@ -71,15 +71,15 @@ def test_a_committed_batch_whose_finalize_failed(
     plan(ledger, spec, KEY)
     assert "▶ in work batch 1 is planned, for" in listed(pages)["events"]
     pages.task("events", RUN, "commit", "failed", 4, "2026-11-01T10:00:00+00:00")
-    assert "! failed batch 1 : commit failed: clear its run" in listed(pages)["events"]
+    assert "! failed batch 1 : commit failed: read its log, then clear the run" in listed(pages)["events"]
 
 
 @pytest.mark.parametrize(
     ("task", "state", "tries", "says"),
     [
         ("plan", "up_for_retry", 1, r"plan failed; Airflow tries again at 10:0\d UTC"),
-        ("receive", "failed", 4, "receive failed: clear it once its log says why"),
-        ("plan", "failed", 1, "plan failed: clear it once its log says why"),
+        ("receive", "failed", 4, "receive failed: read its log, then clear the run"),
+        ("plan", "failed", 1, "plan failed: read its log, then clear the run"),
     ],
 )
 def test_a_run_that_failed_before_it_had_a_batch(
@@ -130,7 +130,7 @@ def test_a_failed_plan_of_a_batch_is_listed_once(
     plan(ledger, bench.spec(), KEY)
     pages.task("events", RUN, "plan", "failed", 4, "2026-11-01T10:00:00+00:00")
     text = listed(pages)["events"]
-    assert "! failed batch 1 : plan failed: clear its run" in text and "run manual__1 :" not in text
+    assert "! failed batch 1 : plan failed: read its log, then clear the run" in text and "run manual__1 :" not in text
 
 
 def test_a_broken_file_says_what_validate_says(

@@ -34,7 +34,7 @@ def test_first_rows_of_a_batch(pages: Pages, bench: Workbench, ledger: Ledger) -
     assert pages.get(f"{BATCH}/rows", "nologs").status == 403
     assert pages.get(f"{BATCH}/rows", None).status == 401
     assert "/rows" not in pages.get(BATCH, "nologs").text
-    assert "is no finalized batch" in pages.get("/semel/dags/events/batches/9/rows").text
+    assert "is not a finalized batch" in pages.get("/semel/dags/events/batches/9/rows").text
 
 
 def test_dead_letters_are_a_file(pages: Pages, bench: Workbench, ledger: Ledger) -> None:

@@ -57,7 +57,7 @@ def test_a_range_is_shown_and_then_replayed(pages: Pages, bench: Workbench, ledg
     assert [row.split()[:4] for row in rows] == [
         [f"{n + 1}", f"2026-01-0{n + 1}", "2" if n == 1 else "1", "10"] for n in range(3)
     ]
-    assert all("the code and declaration of now yes" in row for row in rows)
+    assert all("the current code and declaration yes" in row for row in rows)
     assert pages.runs() == []
     sent = pages.send(WHERE, {"token": token_of(page)})
     assert sent.status == 303, sent.text
@@ -106,7 +106,7 @@ def test_a_replay_that_is_open(
     number = replay.plan(ledger, spec, "b", 1)[0].batch_id
     assert "is at work on batch 1" in shown("2")
     sql(ledger, "UPDATE semel.batch SET seen_at = now() - interval '1 day'")
-    assert " now yes " in shown("2")
+    assert " the current code and declaration yes " in shown("2")
     abandon(ledger, number, "it is not wanted")
     assert shown("2")
     waiting(ledger, spec, 1, "c")
@@ -183,7 +183,7 @@ def test_pages_tell_the_generation(
     assert "batch 4 replaced it" in shown[2] and "batch 5 replaced it" in shown[4]
     assert "replays batch 2 :" in shown[5] and "replaced it" not in shown[5]
     assert "2026-01-02.jsonl" in shown[5], "what it reads"
-    assert "Outputs of batch" in shown[2] and "what readers see" in shown[2]
+    assert "Outputs of batch" in shown[2] and "visible to readers" in shown[2]
     overview = text_of(pages.get("/semel/").text)
     assert " 30 30 0 0" in overview.replace(",", ""), overview
     assert main(["days", "events", "--from", "2026-01-01", "--to", "2026-01-03"]) == 0

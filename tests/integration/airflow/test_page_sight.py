@@ -9,7 +9,7 @@ from fixtures.batches.account import run
 from fixtures.batches.workbench import Workbench, events
 from fixtures.wait import wait_for
 from semel.airflow.page import common
-from semel.airflow.page.looks import QueryCache
+from semel.airflow.page.queries import QueryCache
 from semel.ledger import Ledger
 
 
@@ -29,7 +29,7 @@ def test_a_long_look_is_not_shown_beside_a_newer_ledger(
     monkeypatch.setattr(common.Sight, "of", slow)
 
     def seen() -> int | None:
-        return common.sight(spec)[0]
+        return common.source_sight(spec)[0]
 
     assert seen() is None  # Nothing has been planned yet, and the look goes on.
     wait_for(lambda: seen() == 1, "the look", 10, 0.05)

@@ -18,8 +18,8 @@ from semel.ledger import Ledger
 from semel.model.batch import Counts
 from semel.model.complete import WindowState
 from semel.pipeline.spec import Spec
-from semel.reports import completeness, counted
-from semel.reports.counted import Counted
+from semel.reports import completeness, window_rows
+from semel.reports.window_rows import CountedWindow
 
 PATH = "/semel/dags/events/windows"
 BEGIN = datetime(2026, 11, 1, 22, tzinfo=UTC)
@@ -82,9 +82,9 @@ def test_windows_are_counted_and_drawn(
     assert by_day["2026-11-02"] == ("complete", "1", "6")
     assert by_day["2026-11-01"] == ("complete", "2", "-35")
     assert [*by_day][-1] == "2026-11-01", "no window before the first record is complete"
-    assert "open until records have come to 2026-11-05 00:00 America/New_York" in page
+    assert "open until records reach 2026-11-05 00:00 America/New_York" in page
     assert "Event time:" in page and "2026-11-04 17:00 America/New_York" in page
-    assert "Times are of America/New_York." in page and "All times are UTC" not in page
+    assert "Times are in America/New_York." in page and "All times are UTC" not in page
     bars = re.findall(r'<rect class="bar k0( open)?"', page)
     assert bars == ["", "", " open"]
     assert "<title>2026-11-01: -35</title>" in page
@@ -112,23 +112,23 @@ def test_windows_without_counts(pages: Pages, bench: Workbench, ledger: Ledger) 
         run(ledger, spec, f"r{at}", (days[at], days[at + 1]))
     page = pages.get(PATH).text
     assert page.count("complete</span>") >= 2 and "hole</span>" in page
-    assert "has what is not finalized" not in page and "window (UTC)" in page
+    assert "not fully finalized" not in page and "window (UTC)" in page
     assert "semel run events --interval 2026-11-04 2026-11-05" in page
     today = datetime.now(UTC).date()
     newest = pages.get(f"{PATH}?from={today}&to={today}").text
-    assert f"open until runs have come to {today + timedelta(days=1)} 00:00 UTC" in newest
+    assert f"open until runs reach {today + timedelta(days=1)} 00:00 UTC" in newest
     late = bench.data / f"in/{days[0]:%Y-%m-%d}.jsonl"
     late.write_bytes(late.read_bytes() * 2)
     page = pages.get(PATH).text
     [row] = [row for row in re.findall(r"<tr>(.*?)</tr>", page, re.S) if ">2026-11-01 00" in row]
-    assert "complete</span>" in row and "1 file of it has what is not finalized" in row
-    assert page.count("has what is not finalized") == 1
-    assert "A record that comes later is counted all the same" in page
+    assert "complete</span>" in row and "1 of its files is not fully finalized" in row
+    assert page.count("is not fully finalized") == 1
+    assert "If a record still arrives, semel counts it" in page
     command = "semel run events --interval 2026-11-02 2026-11-03"
     assert command in page
     run(ledger, bench.spec("hidden"), "r1")
     answer = pages.get("/semel/dags/hidden/windows")
-    assert answer.status == 400 and "declares no window" in answer.text
+    assert answer.status == 400 and "by arrival and has no window" in answer.text
 
 
 def test_too_many_rows_are_told(
@@ -141,16 +141,16 @@ def test_too_many_rows_are_told(
     run(ledger, spec, "r1")
     now = BEGIN + timedelta(days=9)
     asked = completeness.windows(ledger, spec, now=now)
-    whole = counted.counted(ledger, spec, asked, level=0, now=now)
+    whole = window_rows.read_windows(ledger, spec, asked, level=0, now=now)
     assert not whole.cut and [len(w.rows) for w in whole.windows[:4]] == [2] * 4
-    monkeypatch.setattr(counted, "COUNTED_MAX", 5)
-    found = counted.counted(ledger, spec, asked, level=0, now=now)
+    monkeypatch.setattr(window_rows, "COUNTED_MAX", 5)
+    found = window_rows.read_windows(ledger, spec, asked, level=0, now=now)
     assert found.cut and found.windows == whole.windows[:2]
 
 
-def window(day: int, *rows: tuple, state: WindowState = WindowState.COMPLETE) -> Counted:
+def window(day: int, *rows: tuple, state: WindowState = WindowState.COMPLETE) -> CountedWindow:
     start = BEGIN + timedelta(days=day)
-    return Counted(start=start, end=start + timedelta(days=1), state=state, rows=rows)
+    return CountedWindow(start=start, end=start + timedelta(days=1), state=state, rows=rows)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_labels_of_hours_do_not_overlap(count: int, pixels: int) -> None:
     hours = [BEGIN + timedelta(hours=n) for n in range(count)]
     rows = ((("ann",), (1,)),)
     windows = [
-        Counted(start=at, end=at + timedelta(hours=1), state=WindowState.COMPLETE, rows=rows)
+        CountedWindow(start=at, end=at + timedelta(hours=1), state=WindowState.COMPLETE, rows=rows)
         for at in hours
     ]
     drawn = plot(windows, 0, keyed=True, show=lambda at: f"{at:%Y-%m-%d %H:%M}")

@@ -106,7 +106,7 @@ def test_days_and_what_to_do(pages: Pages, bench: Workbench, ledger: Ledger) -> 
     assert "bytes of 1 file unclaimed" in found["2"]
     assert "<code>semel run events --interval 2026-11-02 2026-11-03</code>" in found["2"]
     assert 'href="/dags/events/runs/scheduled__1"' in found["1"]
-    assert "1 refused of an unknown day" in text
+    assert "1 refused, of an unknown day" in text
     cells = re.findall(r'<td class="n"([^>]*)>', text + pages.get("/semel/").text)
     assert len(cells) > 8 and all("title=" in cell for cell in cells)
 
@@ -124,7 +124,7 @@ def test_a_manual_run_in_the_place_of_a_scheduled_one(pages: Pages, bench: Workb
     pages.trigger("events", days[2], days[2], days[3])
     text = pages.get("/semel/dags/events?from=2026-11-01&to=2026-11-03").text
     found = {day[-1]: body for day, body in re.findall(r'<tr id="d(\d+)">(.*?)</tr>', text, re.S)}
-    assert ["creates no run of this interval" in found[day] for day in "123"] == [False, True, False]
+    assert ["will not create a run of this" in found[day] for day in "123"] == [False, True, False]
     assert [">backfill</a>" in found[day] for day in "123"] == [True, False, True]
     assert 'href="/dags/events/runs/manual__2026-11-02"' in found["2"]
     assert "<code>semel run events --interval 2026-11-02 2026-11-03</code>" in found["2"]
@@ -146,14 +146,14 @@ def test_one_backfill_of_all_missing_days(
 
     def link(shown: str, who: str = "admin") -> str | None:
         page = pages.get(f"/semel/dags/events?{shown}", who).text
-        match = re.search(r'href="([^"]*)"[^>]*>backfill what is missing</a>', page)
+        match = re.search(r'href="([^"]*)"[^>]*>backfill missing intervals</a>', page)
         return match and html.unescape(match[1])
 
     asked = link("from=2026-11-01&to=2026-11-06")
     wanted = urlencode({"from": "2026-11-02T00:00:00+00:00", "to": "2026-11-05T00:00:00+00:00"})
     assert asked == f"/semel/dags/events/backfill?{wanted}"
     page = text_of(pages.get(asked).text)
-    assert "3 runs, of the logical dates 2026-11-02 00:00:00 to 2026-11-04 00:00:00" in page
+    assert "3 runs, with the logical dates 2026-11-02 00:00:00 to 2026-11-04 00:00:00" in page
     command = (
         "airflow backfill create --dag-id events --from-date 2026-11-02T00:00:00+00:00 "
         "--to-date 2026-11-04T23:59:59+00:00 --reprocess-behavior completed --dag-run-conf '{}'"
@@ -177,7 +177,7 @@ def test_without_its_folder_the_ledger_is_shown(
     assert ">✓<" in pages.get(path).text
     (bench.data / "in").rename(bench.data / "elsewhere")
     text = pages.get(path).text
-    assert ">✓<" not in text and ">●<" in text and "refused of an unknown day" in text
+    assert ">✓<" not in text and ">●<" in text and "refused, of an unknown day" in text
     (bench.pipelines / "events.yaml").unlink()
     text = pages.get(path).text
     assert "does not see the file that declares" in text and ">●<" in text
@@ -220,10 +220,10 @@ def test_an_id_is_found_with_its_batch_and_its_repeats(
     first_batch(bench, ledger, [*events(0, 10), *events(3, 4)])
     page = pages.get(f"{FIND}?id=e000003")
     text = text_of(page.text)
-    assert "In 2 places of 1 finalized batch" in text
+    assert "The id is in 2 places of 1 finalized batch" in text
     assert "output 1 " in text and "duplicate_in_batch 1 " in text and "a.jsonl" in text
     assert 'href="/semel/dags/events/batches/1"' in page.text
-    assert "Not in any of 1 finalized batch." in text_of(pages.get(f"{FIND}?id=e99").text)
+    assert "The id is in none of 1 finalized batch." in text_of(pages.get(f"{FIND}?id=e99").text)
     assert 'name="id"' in pages.get(FIND).text
 
 
@@ -242,7 +242,7 @@ def test_a_hostile_id_is_text(pages: Pages, bench: Workbench, ledger: Ledger) ->
             page = pages.get(path)
             assert page.status == 200, (given[:20], page.text[:300])
             assert page.text.count("<script") == 1 and "<img" not in page.text
-            assert "Not in any of" in text_of(page.text) or 'role="alert"' in page.text
+            assert "The id is in none of" in text_of(page.text) or 'role="alert"' in page.text
     long = pages.get(FIND + "?" + urlencode({"id": "x" * 20_000}))
     assert long.status == 200 and "16,384 characters at most" in long.text
     assert pages.get(FIND + "?" + urlencode({"id": ["x"] * 100}, doseq=True)).status == 422
@@ -252,7 +252,7 @@ def test_records_by_position_have_no_id(pages: Pages, bench: Workbench, ledger: 
     """The pages of a pipeline without a record_id say that there is nothing to look for."""
     position(bench, "in/*.jsonl")
     assert "has no record_id" in text_of(pages.get(FIND).text)
-    assert "there is no id to remember" in text_of(pages.get("/semel/dags/events/catalog").text)
+    assert "so the catalog has no ids" in text_of(pages.get("/semel/dags/events/catalog").text)
     del ledger
 
 
@@ -318,7 +318,7 @@ def test_a_batch_shows_what_it_set_aside_and_added(
     assert "10 in 4 id runs" in text and "waiting" in text and "finalize" in text
     assert all("title=" in cell for cell in re.findall(r'<td class="n[" ][^>]*>', page))
     (bench.data / "out/_semel/events/markers/b00000001.json").rename(bench.data / "away")
-    assert "is no finalized batch of events" in pages.get("/semel/dags/events/batches/1").text
+    assert "is not a finalized batch of events" in pages.get("/semel/dags/events/batches/1").text
 
 
 def test_a_record_of_a_queue_is_at_a_message(
@@ -342,7 +342,7 @@ def test_a_run_leads_to_its_batch(pages: Pages, bench: Workbench, ledger: Ledger
     run_id = "manual__2026-11-01T00:00:00+00:00/x"
     run(ledger, spec, f"airflow:events:{run_id}")
     key = SimpleNamespace(dag_id="events", run_id=run_id)
-    found = {link.name: link.get_link(None, ti_key=key) for link in links.OF_A_RUN}
+    found = {link.name: link.get_link(None, ti_key=key) for link in links.RUN_LINKS}
     parts = {"Batch": "", "Output": "#output", "Dead letters": "#letters"}
     assert list(found) == [*parts, "Operations"] and found["Operations"] == "/semel/"
     for name, part in parts.items():

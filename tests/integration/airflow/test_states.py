@@ -143,7 +143,7 @@ class Surfaces:
             asks = self.pages.get(f"{own}/abandon").text.partition("<main>")[2]
             dry = self.said(f"semel replay events --batches {number} --dry-run")
             told |= {
-                f"page Batch {number}": text_of(re.split(r"<h2>What it reads|<h2>Time", page)[0]),
+                f"page Batch {number}": text_of(re.split(r"<h2>Input|<h2>Time", page)[0]),
                 f"page Abandon {number}": text_of(re.split("<form|</main", asks)[0]),
                 f"batches {number}": self.matching(self.lines["batches"], rf"^ *{number} "),
                 f"show {number}": self.matching(

@@ -168,7 +168,7 @@ def test_a_marker_that_counts_other_rows(up: Upstream, ledger: Ledger, records: 
     held = path.read_text()
     path.write_text(held.replace('"records": 10', f'"records": {records}'))
     spec = up.spec()
-    with pytest.raises(SourceError, match="are not those of its marker"):
+    with pytest.raises(SourceError, match="its bytes do not match its marker"):
         run(ledger, spec, "r1")
     path.write_text(held)
     run(ledger, spec, "r1")
@@ -280,7 +280,7 @@ def test_a_file_that_is_not_its_markers_is_an_error(
         path.unlink()
     else:
         path.write_bytes(held[:-9] if done == "cut" else held[:100] + b"?" + held[101:])
-    with pytest.raises(SourceError, match="restore it from a backup"):
+    with pytest.raises(SourceError, match="Restore it from a backup"):
         run(ledger, spec, "r1")
     path.write_bytes(held)
     run(ledger, spec, "r1")
@@ -343,19 +343,19 @@ def test_columns_that_the_output_lacks_refuse_it(
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ('"format": 4', '"format": 5', "its format is 5, and 4 is known"),
+        ('"format": 4', '"format": 5', "its format is 5, but semel reads only 4"),
         ('"path": "', '"path": "../', "which is not below its root"),
-        ('"pipeline": "up"', '"pipeline": "other"', "its marker is of 'other'"),
-        ('"batch_id": 1,', '"batch_id": 2,', "it speaks of batch 2"),
+        ('"pipeline": "up"', '"pipeline": "other"', "its marker is from pipeline 'other'"),
+        ('"batch_id": 1,', '"batch_id": 2,', "its batch_id is 2"),
         ('"batch_id": 1,', '"batch_id": 1, "replaces": [7],', "unknown to this version of semel"),
         ('"records": 10', '"records": -10', "records is -10"),
         ('"records": 10', '"records": true', "records is True"),
-        ('"records": 10', f'"records": {2**62}', "and a batch has 4,294,967,296 at most"),
+        ('"records": 10', f'"records": {2**62}', "but a batch has 4,294,967,296 at most"),
         ('"bytes": ', '"bytes": 0.', "bytes is 0."),
         ('["n", "int64"]', '["id", "int64"]', "it has a column twice"),
         ('"path": "', '"path": "\\u0000', "which is not below its root"),
-        ("{", "[" * 100_000 + "{", "restore it from a backup"),
-        ("{", "", "restore it from a backup"),
+        ("{", "[" * 100_000 + "{", "Restore it from a backup"),
+        ("{", "", "Restore it from a backup"),
     ],
 )
 def test_a_marker_that_is_none_refuses_its_batch(
@@ -381,16 +381,16 @@ def test_a_marker_that_is_none_refuses_its_batch(
 
 UNREADABLE = {
     "nobody": ("nobody", {}, "no pipeline is named 'nobody'"),
-    "jsonl": ("up", {"format": "jsonl"}, "'up' writes jsonl, and only a sink with format: parquet"),
+    "jsonl": ("up", {"format": "jsonl"}, "'up' writes jsonl; a source of type pipeline reads only a sink with format: parquet"),
     "table": (
         "up", {"type": "postgres", "connection": "w", "table": "t", "mode": "append"},
-        "'up' writes to the table .*t, whose rows come in no order that stays",
+        "'up' writes to the table .*t, whose rows have no stable order",
     ),
     "objects": (
         "up", {"type": "objects", "url": "s3://bucket/up", "format": "parquet"},
-        "'up' writes to the prefix s3://bucket/up, not to a folder; only the output of a folder of files",
+        "'up' writes to the prefix s3://bucket/up, not to a folder; a source of type pipeline reads only",
     ),
-    "broken": ("up", {"format": "xml"}, "the sink that .*up.yaml declares is wrong"),
+    "broken": ("up", {"format": "xml"}, "up.yaml declares an invalid sink; correct that file"),
 }  # fmt: skip
 
 
@@ -420,12 +420,12 @@ def test_a_circle_of_pipelines_is_refused(bench: Workbench) -> None:
     bench.spec("c", source={"path": "out/b/*.parquet", "format": "parquet", "schema": schema})
     bench.spec("a", source={"type": "pipeline", "pipeline": "c", "schema": schema}, record_id=None)
     bench.spec("b", source={"type": "pipeline", "pipeline": "a", "schema": schema}, record_id=None)
-    with pytest.raises(SpecError, match=r"which reads .*, which reads .*without an end"):
+    with pytest.raises(SpecError, match=r"which reads .*, which reads .*again and again"):
         pipeline.load_all()
     bench.spec("d", source={"path": "out/e/n=1/*.parquet", "format": "parquet", "schema": schema})
     bench.spec("e", source={"type": "pipeline", "pipeline": "d", "schema": schema}, record_id=None)
     with pytest.raises(SpecError) as told:
         pipeline.load_all()
-    assert str(told.value).count("without an end") == 2
+    assert str(told.value).count("again and again") == 2
     with pytest.raises(SpecError, match="keep them apart"):
         bench.spec("a", source={"type": "pipeline", "pipeline": "a", "schema": schema})

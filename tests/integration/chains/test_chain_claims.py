@@ -24,7 +24,7 @@ from semel.runs import replay
 from semel.sources import Partition
 from semel.sources.pipeline.source import FinalizedBatches
 from semel.sources.sealed.source import SealedSource
-from semel.spark.check import Checked
+from semel.spark.check import CheckReport
 from semel.stage import stage
 
 
@@ -211,7 +211,7 @@ def test_a_claim_on_content_that_was_replaced_never_commits(up: Upstream, ledger
         "UPDATE semel.source_partition SET evidence = evidence || CAST(:new AS jsonb)",
         new=json.dumps({"content": "another"}),
     )
-    with pytest.raises(TerminalError, match="has claimed other content of 'up/b00000001'"):
+    with pytest.raises(TerminalError, match="content of 'up/b00000001' that was replaced"):
         commit(ledger, spec, batch, lambda: None, log=quiet)
     run(ledger, spec, "r1")
     assert settled(spec).ids == ids(0, 5)
@@ -257,7 +257,7 @@ def test_downstream_names_a_batch_that_has_not_committed(
     assert f"batch {batch}: NOT: batch {batch} (run r1) is planned" in capsys.readouterr().out
     assert main(words) == 1
     told = capsys.readouterr().err
-    assert f"let its run finish, or abandon it (`semel abandon {batch}`)" in told
+    assert f"Let its run finish, or abandon it (`semel abandon {batch}`)" in told
     assert settled(up.declared).ids == (ids(0, 5) if before else ids(0, 10))
     lands(ledger, spec, batch)
     again(up, 5)
@@ -298,7 +298,7 @@ def test_adopts_advice_doubles_no_pipeline_below(
     adopt(ledger, spec, log=quiet)
     path = up.markers / "b00000001.json"
     path.write_text(path.read_text()[:-9])
-    with pytest.raises(CorruptionError, match="move that marker aside.*begins no new batch"):
+    with pytest.raises(CorruptionError, match="move that marker out of.*stops if it has read that batch"):
         adopt(ledger, up.declared, log=quiet)
     path.rename(up.bench.folder / path.name)
     adopt(ledger, up.declared, log=quiet)
@@ -309,7 +309,7 @@ def test_adopts_advice_doubles_no_pipeline_below(
     assert (refused.name, refused.reason) == ("up/b00000001", "missing")
     assert (done.batch is not None) == by_id and settled(spec, audited=False).ids == ids(0, 20)
     assert [r.name for r in gaps(ledger, spec).refusals] == ["up/b00000001"]
-    monkeypatch.setattr("semel.spark.check.check", lambda *_: Checked())
+    monkeypatch.setattr("semel.spark.check.check", lambda *_: CheckReport())
     assert main(["check", "events", "--json"]) == 1
     found = answer_in(capsys.readouterr().out)["checks"]
     assert [c["remedy"] for c in found if "up/b00000001" in c["detail"]] == ["semel gaps events"]

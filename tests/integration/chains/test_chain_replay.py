@@ -167,7 +167,7 @@ FROM semel.batch WHERE batch_id = 3"""
 
 APART = {
     "record_id": "the catalog has the ids",
-    "accepted": "reads some of it, too, since somebody accepted that",
+    "accepted": "reads some of it too, because a person accepted that",
     "admitted": "has judged some of its dead letters again",
 }
 
@@ -185,9 +185,9 @@ def test_what_cannot_be_judged_anew(up: Upstream, ledger: Ledger, case: str) -> 
         run(ledger, spec, "r2")
         again(up, 7)
     assert APART[case] in str(refusal(ledger, spec, 3))
-    before = [marker.made_by for marker in markers_of(up.declared)]
+    before = [marker.writer_id for marker in markers_of(up.declared)]
     assert main(["replay", "up", "--batches", "1", "--downstream"]) == 1
-    assert [marker.made_by for marker in markers_of(up.declared)] == before
+    assert [marker.writer_id for marker in markers_of(up.declared)] == before
     settled(spec)
 
 
@@ -369,7 +369,7 @@ def test_it_stops_where_something_is_wrong(
     held.unlink()
     assert main(["replay", "up", "--batches", "1", "--downstream", "--request", "again:5"]) == 1
     told = capsys.readouterr().err
-    assert "stopped at batch 4 of b, which reads a" in told
+    assert "stopped at batch 4 of b, which reads a: " in told
     held.write_bytes(text)
     command = told.splitlines()[-1].removeprefix("next: semel ")
     assert main(command.split()) == 0
@@ -405,7 +405,7 @@ def test_a_refusal_names_no_replay_that_is_refused(
     sql(ledger, ADMISSION)
     (refused,) = run(ledger, spec, "r3").plan.refusals
     assert "--downstream" not in refused.detail
-    told = "`semel replay events --batches 3 --dry-run` tells why"
+    told = "`semel replay events --batches 3 --dry-run` explains why"
     assert told in refused.detail
     capsys.readouterr()
     assert main(["replay", "events", "--batches", "3", "--dry-run"]) == 1
@@ -443,7 +443,7 @@ def test_a_replaced_marker_that_was_edited(up: Upstream, ledger: Ledger, name: s
     spec = read(up, ledger)
     again(up, 5)
     replayed(ledger, spec, 3, "down")
-    path = layout.replaced(layout.of(spec), 3, 1)
+    path = layout.replaced_marker(layout.archive_folder(spec), 3, 1)
     plain = json.loads(path.read_text())
     if name == "claims":
         plain["claims"][1]["end"] = 9

@@ -13,7 +13,7 @@ from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
 from fixtures.postgres.server import database
 from fixtures.spark.local import LocalEngine
-from semel.airflow import told
+from semel.airflow import task_failure
 from semel.commit import commit
 from semel.errors import SemelError, UnavailableError
 from semel.ledger import Ledger
@@ -189,8 +189,8 @@ def said(error_of: Callable[[], object], spec: Spec, task: str, batch: int) -> l
         "ti": SimpleNamespace(try_number=1, max_tries=0),
         "task": SimpleNamespace(task_id=task),
     }
-    doing = told.doing(context, spec.name, batch, raised.value)
-    told.failed(SimpleNamespace(error=log.append), raised.value, doing)
+    doing = task_failure.retry_steps(context, spec.name, batch, raised.value)
+    task_failure.log_failure(SimpleNamespace(error=log.append), raised.value, doing)
     return log
 
 

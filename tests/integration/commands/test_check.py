@@ -25,7 +25,7 @@ from semel.errors import UnavailableError
 from semel.ledger.migrate import migrate
 from semel.model.windows import zones_version
 from semel.spark import check as module
-from semel.spark.check import CHECK_TASK_SECONDS, Checked, CheckResult, check
+from semel.spark.check import CHECK_TASK_SECONDS, CheckReport, CheckResult, check
 from semel.spark.engine import SparkEngine
 from semel.spark.probe import ProbeResult
 
@@ -34,7 +34,7 @@ DSN = settings.LEDGER_VARIABLE
 HIDDEN = "postgresql://semel:hidden@127.0.0.1:1/semel"
 
 
-def wrong(found: Checked) -> list[CheckResult]:
+def wrong(found: CheckReport) -> list[CheckResult]:
     return [one for one in found.checks if not one.ok]
 
 
@@ -95,7 +95,7 @@ def test_a_ledger_that_is_not_reached(
     ("harm", "remedy"),
     [
         ("DROP SCHEMA semel CASCADE; DROP TABLE semel_alembic", "semel migrate"),
-        ("UPDATE semel_alembic SET version_num = '9999'", "install the version of semel that made"),
+        ("UPDATE semel_alembic SET version_num = '9999'", "install the version of semel that migrated"),
     ],
     ids=["not migrated", "too new"],
 )
@@ -118,10 +118,10 @@ def test_folders_that_are_not_there(
     away = tmp_path / "away"
     monkeypatch.setenv("SEMEL_DATA_ROOTS", str(away))
     [sink, source] = driver()
-    assert (sink.name, sink.remedy) == ("sink", "make or mount it")
+    assert (sink.name, sink.remedy) == ("sink", "create or mount it")
     user = f"let user {os.geteuid()} read all below it"
     assert source.detail.endswith(f"; make or mount {away / 'in'}, and {user}")
-    assert source.remedy == "do that, and run this again; docs/files.md has what is needed"
+    assert source.remedy == "do that, then run this again; docs/files.md lists the requirements"
     assert not away.exists()
     (away / "in").mkdir(parents=True)
     assert driver() == []
@@ -201,14 +201,14 @@ def test_files_of_other_users(shared: Workbench) -> None:
     )  # fmt: skip
 
     def links() -> CheckResult:
-        found = Checked(answers=[answer])
+        found = CheckReport(answers=[answer])
         with ordinary_user():
             module._links(found, [folder])
         (one,) = found.checks
         return one
 
     path.chmod(0o644)
-    assert "umask 002" in links().remedy and "user 1 made" in links().detail
+    assert "umask 002" in links().remedy and "files of user 1" in links().detail
     path.chmod(0o666)
     assert links().ok
     assert list((folder / "links").iterdir()) == []
@@ -226,7 +226,7 @@ class Machine:
         bench.write("in/a.jsonl", events(0, 5))
         self.workers = 0
 
-    def look(self, spark: str | None = "local") -> Checked:
+    def look(self, spark: str | None = "local") -> CheckReport:
         return check([self.spec], spark, quiet)
 
     def in_workers(self, name: str, value: str) -> None:
@@ -328,7 +328,7 @@ HARMS: dict[str, tuple[Step, Step | str, str, str]] = {
     "an open cache": (
         lambda m: m.in_workers(settings.CACHE_VARIABLE, m.folder("open", 0o777)),
         lambda m: m.in_workers(settings.CACHE_VARIABLE, m.folder("own", 0o700)),
-        "cache of executors", f"in {settings.CACHE_VARIABLE}",
+        "cache of executors", f"set {settings.CACHE_VARIABLE} there to a folder",
     ),
     "other zones": (
         lambda m: m.in_workers("PYTHONTZPATH", m.zones("1999a")),
@@ -358,11 +358,11 @@ HARMS: dict[str, tuple[Step, Step | str, str, str]] = {
     ),
     "no Python": (
         lambda m: m.patch.setattr(m.context, "pythonExec", "/nowhere/python"), NEVER,
-        "executors", "name a Python that is there",
+        "executors", "set PYSPARK_PYTHON to a Python that exists",
     ),
     "another Python": (
         lambda m: m.patch.setattr(m.context, "pythonVer", "3.9"), NEVER,
-        "executors", "name a Python 3.",
+        "executors", "set PYSPARK_PYTHON to a Python 3.",
     ),
 }  # fmt: skip
 """What does harm, what does the remedy, the name of the check, and what the remedy says."""

@@ -32,7 +32,7 @@ from semel.errors import UnavailableError
 from semel.sinks.kafka.facts import check_replicas
 from semel.sinks.kafka.target import KafkaTarget
 from semel.spark import check as module
-from semel.spark.check import Checked, CheckResult
+from semel.spark.check import CheckReport, CheckResult
 
 PASSWORD = "pa55 of nobody's business"
 SECONDS_MAX = 10
@@ -49,7 +49,7 @@ class Output:
         self.sink: dict[str, object] = {}
 
     def look(self) -> CheckResult:
-        found, began = Checked(), time.monotonic()
+        found, began = CheckReport(), time.monotonic()
         module._sinks(found, [self.bench.spec(sink=self.sink)], quiet)
         assert time.monotonic() - began < SECONDS_MAX
         [one] = found.checks
@@ -145,7 +145,7 @@ TOPICS: dict[str, tuple[Harm, Mend, str]] = {
     ),
     "it forgets": (
         lambda o: o.make(control={}).allowed(), TopicOutput.type_in,
-        "would forget which batches have landed",
+        "would lose the notes about landed batches",
     ),
     "no right to make": (
         lambda o: o.allowed().sink.update(create=True), lambda o, _: o.allow("topic", "CREATE"),
@@ -189,7 +189,7 @@ def test_a_topic_is_told_and_none_is_made(output: TopicOutput, kafka: Kafka) -> 
     output.sink |= {"create": True}
     output.allowed().allow("topic", "CREATE")
     one = output.look()
-    assert one.ok and one.detail.count("stage makes it") == 2, one
+    assert one.ok and one.detail.count("stage creates it") == 2, one
     known = kafka.admin.list_topics(timeout=SECONDS_MAX).topics
     assert not {output.topic, output.control} & known.keys()
     output.make()
@@ -213,7 +213,7 @@ def test_a_partition_that_too_few_brokers_have() -> None:
     target = KafkaTarget(cluster=Cluster(servers="broker:9092"), topic="rows")
     check(partition(3, 2), partition(1, 1))
     with pytest.raises(UnavailableError, match=r"partition 4 of rows is in sync on 1 of the 2 .*"
-                       r"start its brokers \(1, 2, 3\)"):  # fmt: skip
+                       r"Start its brokers \(1, 2, 3\)"):  # fmt: skip
         check(partition(3, 3), partition(3, 1))
     with pytest.raises(UnavailableError, match="partition 4 of rows has no leader"):
         check(partition(1, 0, leader=None))
@@ -277,7 +277,7 @@ TABLES: dict[str, tuple[Callable, Callable, str]] = {
     ),
     "no table": (
         lambda o: o.sink.update(create=False), TableOutput.type_in,
-        "it is not there, and sink.create is false",
+        "it does not exist, and sink.create is false",
     ),
     "no right to insert": (
         lambda o: revoked(o, f"INSERT ON rows FROM {o.role.name}"), TableOutput.type_in,
@@ -310,7 +310,7 @@ def test_a_table_that_stage_will_make(rows: TableOutput) -> None:
     """It is told as such, and not there afterwards."""
     rows.sink |= {"create": True}
     one = rows.look()
-    assert one.ok and "not there yet, and finalize makes it, mode append" in one.detail, one
+    assert one.ok and "does not exist yet, and finalize creates it, mode append" in one.detail, one
     assert rows.warehouse.run("SELECT to_regclass('rows')") == [(None,)]
 
 

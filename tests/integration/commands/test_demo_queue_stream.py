@@ -10,9 +10,9 @@ from nats.js.client import JetStreamContext
 
 from fixtures.queue.nats import Nats
 from fixtures.wait import wait_for
+from semel.errors import UnavailableError
 from semel_local.demo import flights, publisher
 from semel_local.demo.publisher import DemoStream, event_id
-from semel.errors import UnavailableError
 
 LINES = flights.lines_of(date(2013, 1, 1))[0]
 
@@ -48,7 +48,7 @@ def test_the_nth_message_is_the_nth_line(made: DemoStream, nats: Nats) -> None:
         made.publish(LINES[:10], 0)
     assert made.published() == 300
     made.publish(LINES[300:], 300)
-    assert made.published() == made.left() == len(LINES)
+    assert made.published() == made.count_pending() == len(LINES)
     found = messages(nats)
     assert [value for value, _ in found] == [line.raw for line in LINES]
     for line, (_, headers) in zip(LINES, found, strict=True):
@@ -74,7 +74,7 @@ def test_what_is_forgotten_comes_again(made: DemoStream, nats: Nats) -> None:
         return sorted(known)
 
     assert nats.do(again) == [(n, 2 if n <= 5 else 1) for n in range(1, 21)]
-    wait_for(lambda: made.left() == 0, "acknowledgements", 10, 0.02)
+    wait_for(lambda: made.count_pending() == 0, "acknowledgements", 10, 0.02)
     assert made.forget(5) == 0
 
 

@@ -14,7 +14,7 @@ from fixtures.commands.guide import FOLDER, quoted
 from fixtures.commands.shell import Shell
 from fixtures.spark.local import LocalEngine
 from semel import reader, settings
-from semel.airflow.told import doing, lines_of
+from semel.airflow.task_failure import retry_steps, wrap_lines
 from semel.audit import audit
 from semel.errors import SemelError
 from semel.ledger import Ledger
@@ -75,7 +75,7 @@ class Shop:
         try:
             return summary.plan(work())
         except SemelError as error:
-            return f"{error}\nnext: {error.next_step(doing(STAGE, 'orders', None, error))}"
+            return f"{error}\nnext: {error.next_step(retry_steps(STAGE, 'orders', None, error))}"
 
     def plans(self, interval: tuple[datetime, datetime] = DAY) -> str:
         return self.says(lambda: plan(self.ledger, self.spec, KEY, interval))
@@ -219,7 +219,7 @@ def test_what_is_quoted_is_said(scene: Callable[[Shop], str], shop: Shop) -> Non
         said = said.replace(str(folder), f"/srv/{name}")
     said = re.sub(r"\binode \d+", "inode 1234567", said)
     said = re.sub(r"digest \w{12}, now \w{12}", "digest 02bfc459ffaf, now a20570377cf5", said)
-    text = "\n".join(lines_of(said))
+    text = "\n".join(wrap_lines(said))
     assert QUOTED[str(SCENES.index(scene) + 1)].rstrip() == text, text
 
 

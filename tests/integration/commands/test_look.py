@@ -140,17 +140,17 @@ def test_find_says_how_many_files_hold_what_is_not_finalized(
     bench.write("in/a.jsonl", events(0, 10))
     bench.write("in/hole.jsonl", [b"\0" * 4096 + json.dumps(events(10, 11)[0]).encode()])
     run(ledger, spec, "r1")
-    assert "0 source files hold what none of them has" in said("nope")
+    assert "0 source files have records that are not finalized" in said("nope")
     bench.write("in/a.jsonl", [])
     run(ledger, spec, "r2")
     path = bench.write("in/a.jsonl", events(20, 30))
-    assert "1 source file holds what none of them has" in said("nope")
+    assert "1 source file has records that are not finalized" in said("nope")
     plan(ledger, spec, "r3")
     path.with_name("b.jsonl").symlink_to(path)
-    assert "2 source files hold what none of them has" in said("nope")
+    assert "2 source files have records that are not finalized" in said("nope")
     monkeypatch.setenv("SEMEL_LEDGER_DSN", "postgresql://nobody@127.0.0.1:1/none")
     assert said("e000005").startswith("output: batch 1")
-    assert "not in any of 1 finalized batches; what else the source holds" in said("nope")
+    assert "not in any of 1 finalized batches; the ledger does not answer, so the source" in said("nope")
 
 
 def test_commands(bench: Workbench, ledger: Ledger, shell: Shell) -> None:

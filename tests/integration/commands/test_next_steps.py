@@ -76,21 +76,21 @@ simply("repair/accept.py:accept_moved", "semel accept events --moved")
 simply("repair/accept.py:accept_columns", "semel accept events --columns", **COUNTED)
 simply("repair/accept.py:accept_late", "semel accept events --late", **WINDOW)
 simply("repair/exact.py:_exact", "semel exact events", record_id=None)
-simply("repair/losses.py:_missing", "semel accept events in/2026-01-01.jsonl --lost")
-simply("repair/erased.py:_check_number", "semel accept events --erased 1 --rows 3 --why gone")
+simply("repair/losses.py:_unread_ranges", "semel accept events in/2026-01-01.jsonl --lost")
+simply("repair/erasure.py:_check_number", "semel accept events --erased 1 --rows 3 --why gone")
 simply("reports/completeness.py:of", "semel windows events")
 simply("reports/completeness.py:windows", "semel windows events --from 0001-01-01", **WINDOW)
-simply("reports/completeness.py:_cut", "semel windows events --from 1900-01-01", **WINDOW)
-simply("reports/counted.py:query", "semel windows events --query")
+simply("reports/completeness.py:_window_ranges", "semel windows events --from 1900-01-01", **WINDOW)
+simply("reports/window_rows.py:query", "semel windows events --query")
 simply("reports/find.py:_values", "semel find events e1", record_id=None)
 simply("reports/find.py:_values#2", "semel find events '{bad'")
 simply("reports/find.py:_value", "semel find events x", record_id=["n"])
 simply("reports/find.py:_condition", f"semel find events {2**70}", record_id=["n"])
 simply("runs/replay.py:roots", "semel replay events --batches 90..99")
-simply("compare/which.py:choose#2", "semel compare events --batches 90..99")
+simply("compare/choice.py:choose_batches#2", "semel compare events --batches 90..99")
 
 
-@at("infer/write.py:_taken")
+@at("infer/write.py:_name_clash")
 def _(scene: Scene) -> str:
     scene.batch()
     return f"semel new events {scene.file()} --yes"
@@ -144,7 +144,7 @@ def _(scene: Scene) -> str:
     return "semel replay events --batches 1 --requarantine"
 
 
-@at("compare/which.py:choose#3")
+@at("compare/choice.py:choose_batches#3")
 def _(scene: Scene) -> str:
     spec = scene.bench.spec()
     scene.bench.write("in/2026-01-01.jsonl", events(0, 10))
@@ -152,7 +152,7 @@ def _(scene: Scene) -> str:
     return "semel compare events --batches 1"
 
 
-@at("repair/erased.py:accept_erased")
+@at("repair/erasure.py:accept_erased")
 def _(scene: Scene) -> str:
     spec = scene.batch()
     next(spec.sink_path().glob("*.parquet")).unlink()
@@ -172,21 +172,21 @@ def _(scene: Scene) -> str:
     return "semel replay events --batches 1"
 
 
-@at("sources/files/accepted.py:_same")
+@at("sources/files/acceptance.py:_same_partition")
 def _(scene: Scene) -> str:
     scene.batch()
     scene.bench.write("in/2026-01-01.jsonl", events(50, 55))
     return "semel accept events in/2026-01-01.jsonl --same"
 
 
-@at("sources/files/accepted.py:word")
+@at("sources/files/acceptance.py:decide_acceptance")
 def _(scene: Scene) -> str:
     scene.batch()
     scene.bench.write("in/2026-01-02.jsonl", events(20, 30))
     return "semel accept events in/2026-01-02.jsonl"
 
 
-@at("sources/sealed/matching.py:unrefused")
+@at("sources/sealed/matching.py:accept_unrefused")
 def _(scene: Scene) -> str:
     scene.table()
     run(scene.ledger, scene.bench.spec(source=PARQUET), "r1")
@@ -195,7 +195,7 @@ def _(scene: Scene) -> str:
     return "semel accept events in/b.parquet"
 
 
-@at("sources/sealed/matching.py:word")
+@at("sources/sealed/matching.py:accept_part")
 def _(scene: Scene) -> str:
     path = scene.table()
     run(scene.ledger, scene.bench.spec(source=PARQUET), "r1")
@@ -215,7 +215,7 @@ def _(scene: Scene) -> str:
     return "semel run events"
 
 
-@at("archive/owned.py:refuse_traces")
+@at("archive/ownership.py:refuse_traces")
 def _(scene: Scene) -> str:
     scene.batch()
     scene.lose()

@@ -29,7 +29,7 @@ from fixtures.postgres.server import database, lose
 from fixtures.postgres.warehouse import TABLE, UPSERT, Warehouse
 from fixtures.spark.local import LocalEngine
 from semel import failpoints
-from semel.airflow import told
+from semel.airflow import task_failure
 from semel.archive import layout, write_marker
 from semel.errors import SemelError
 from semel.finalize import finalize
@@ -49,7 +49,7 @@ def test_a_marker_of_another_attempt(bench: Workbench, ledger: Ledger, shell: Sh
     bench.write("in/a.jsonl", events(0, 8))
     with dies_at("finalize.after_mark"):
         run(ledger, spec, "cli")
-    path = layout.marker(layout.of(spec), 1)
+    path = layout.marker(layout.archive_folder(spec), 1)
     right = path.read_text()
     path.write_text(json.dumps(json.loads(right) | {"fence": 2}))
     step = shell.fails("semel run events")
@@ -65,7 +65,7 @@ def test_a_marker_that_a_replay_is_to_replace(
 ) -> None:
     """The same replay goes on once the marker is restored."""
     spec = first_batch(bench, ledger, events(0, 8))
-    path = layout.marker(layout.of(spec), 1)
+    path = layout.marker(layout.archive_folder(spec), 1)
     right = path.read_text()
 
     def harm() -> None:
@@ -86,7 +86,7 @@ def test_a_marker_that_is_kept_aside_already(
     """The same replay goes on once what has its name is moved away."""
     spec = first_batch(bench, ledger, events(0, 8))
     path = aside(spec, 1, 1)
-    content = json.loads(layout.marker(layout.of(spec), 1).read_text())
+    content = json.loads(layout.marker(layout.archive_folder(spec), 1).read_text())
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(content | {"files": []}))
     step = shell.fails(REPLAY)
@@ -99,7 +99,7 @@ def test_a_marker_that_is_kept_aside_already(
 def test_an_attempt_whose_folder_is_gone(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """The same replay goes on once the folder that the message names is there."""
     spec = first_batch(bench, ledger, events(0, 8), sink={"path": "out/of events"})
-    staging = layout.staging(layout.of(spec))
+    staging = layout.staging(layout.archive_folder(spec))
     with failpoints.armed("finalize.before_rename", lambda: shutil.rmtree(staging)):
         step = shell.fails(REPLAY)
     [command] = re.findall("mkdir -p .*", shell.err)
@@ -149,7 +149,7 @@ def test_claimed_content_that_is_replaced_before_a_commit(
 
     with failpoints.armed("commit.before_compare", replaced):
         step = shell.fails("semel run events")
-    assert "has claimed other content" in shell.err
+    assert "that was replaced since" in shell.err
     shell.runs(step)
     assert settled(spec).ids == ids(0, 5)
 
@@ -189,8 +189,8 @@ def step_of_a_task(verb: Callable[[], object], spec: Spec, task: str, batch: int
         "ti": SimpleNamespace(try_number=1, max_tries=0),
         "task": SimpleNamespace(task_id=task),
     }
-    doing = told.doing(context, spec.name, batch, raised.value)
-    told.failed(SimpleNamespace(error=log.append), raised.value, doing)
+    doing = task_failure.retry_steps(context, spec.name, batch, raised.value)
+    task_failure.log_failure(SimpleNamespace(error=log.append), raised.value, doing)
     return log[-1].removeprefix("next: ")
 
 
@@ -218,8 +218,8 @@ def test_a_file_of_claims_that_is_another(bench: Workbench, ledger: Ledger, shel
         bench.write(f"in/{number}.jsonl", events(number, number + 1))
     with dies_at("finalize.after_mark"):
         run(ledger, spec, "cli")
-    layout.marker(layout.of(spec), 1).unlink()
-    [path] = layout.of(spec).glob("claims/*")
+    layout.marker(layout.archive_folder(spec), 1).unlink()
+    [path] = layout.archive_folder(spec).glob("claims/*")
     path.write_bytes(b"not ours")
     step = shell.fails("semel run events")
     path.unlink()
@@ -230,7 +230,7 @@ def test_a_file_of_claims_that_is_another(bench: Workbench, ledger: Ledger, shel
 def test_a_marker_that_was_damaged(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """The audit says which, and what else is broken."""
     spec = first_batch(bench, ledger, events(0, 8))
-    path = layout.marker(layout.of(spec), 1)
+    path = layout.marker(layout.archive_folder(spec), 1)
     path.write_text("{")
     step = shell.fails("semel letters events")
     assert path.name in shell.runs(step, code=1)
@@ -242,7 +242,7 @@ def test_a_compare_of_damaged_files(
 ) -> None:
     """The audit names the batch whose file it is."""
     spec = two_batches(bench, ledger)
-    root = spec.sink_path() if what == "output" else layout.of(spec) / what
+    root = spec.sink_path() if what == "output" else layout.archive_folder(spec) / what
     [path] = root.glob("*b00000002*")
     path.write_bytes(path.read_bytes()[:-20])
     step = shell.fails("semel compare events --batches 1..2")
@@ -390,7 +390,7 @@ def test_batches_of_another_ledger(
         patch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
         shell.runs("semel run events")
     step = shell.fails("semel adopt events")
-    assert "not batch 2 whose markers" in shell.err
+    assert "has markers of batch 2, which events does not have" in shell.err
     lose_for()
     shell.runs(step)
     assert "2 batches" in shell.runs("semel adopt events")
@@ -451,7 +451,7 @@ def test_markers_that_cannot_be_taken_over(
     bench.write("in/a.jsonl", events(8, 10), "ab")
     run(ledger, spec, "r2")
     lose(ledger)
-    first, second = (layout.marker(layout.of(spec), n) for n in (1, 2))
+    first, second = (layout.marker(layout.archive_folder(spec), n) for n in (1, 2))
     values = APART[how]
     if how == "two claims":
         values = {"claims": json.loads(first.read_text())["claims"]}
@@ -491,7 +491,7 @@ def test_an_admission_whose_batch_has_no_marker(
     spec = with_letters(bench, ledger)
     admitted(ledger, spec)
     lose(ledger)
-    path = layout.marker(layout.of(spec), 1)
+    path = layout.marker(layout.archive_folder(spec), 1)
     path.rename(kept := bench.folder / path.name)
     step = shell.fails("semel adopt events")
     kept.rename(path)
@@ -574,19 +574,19 @@ def test_ids_that_exact_cannot_find(bench: Workbench, ledger: Ledger, shell: She
     bench.spec()
     step = shell.fails("semel exact events")
     kept.rename(source)
-    assert "8 ids of 1 batch are known" in shell.runs(step)
+    assert "the catalog has 8 ids of 1 batch" in shell.runs(step)
 
 
 def test_a_file_in_the_place_of_one_of_ids(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """The same command ends once it is moved aside."""
     spec = first_batch(bench, ledger, events(0, 8), guarantee="at_least_once")
-    path = layout.ids_list(layout.of(spec), 1)
+    path = layout.ids_list(layout.archive_folder(spec), 1)
     path.parent.mkdir()
     path.write_text("mine")
     bench.spec(dedup={"keep_ids": True})
     step = shell.fails("semel exact events")
     path.rename(bench.folder / "aside")
-    assert "8 ids of 1 batch are known" in shell.runs(step)
+    assert "the catalog has 8 ids of 1 batch" in shell.runs(step)
 
 
 def test_ids_that_the_ledger_lost(bench: Workbench, ledger: Ledger, shell: Shell) -> None:

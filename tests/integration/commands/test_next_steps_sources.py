@@ -16,8 +16,8 @@ from confluent_kafka import TopicPartition
 
 from fixtures.batches.account import committed, first_batch, ids, quiet, run, settled, sql
 from fixtures.batches.chains import again
-from fixtures.batches.replays import BAD, allow, as_float, falls_silent
 from fixtures.batches.days import Days, of_days
+from fixtures.batches.replays import BAD, allow, as_float, falls_silent
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell
 from fixtures.contract.sources import Upstream
@@ -299,7 +299,7 @@ def step_of(shell: Shell) -> str:
 def test_two_requests_that_replay_at_once(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """The slower one ends; the same command is done once the other replay was left."""
     spec = first_batch(bench, ledger, events(0, 10))
-    stored = provenance.stored(spec)
+    stored = provenance.spec_with_code(spec)
 
     def other(connection: sa.Connection) -> None:
         replay.insert(connection, spec, stored, "other", replays=1, generation=2, judged_by=1)
@@ -321,7 +321,7 @@ def letters(bench: Workbench, ledger: Ledger) -> Spec:
 def test_two_requests_that_admit_at_once(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     """The same for dead letters."""
     spec = letters(bench, ledger)
-    stored = provenance.stored(spec)
+    stored = provenance.spec_with_code(spec)
 
     def other(connection: sa.Connection) -> None:
         replay.insert(connection, spec, stored, "other", admits=1, admission=1)
@@ -363,7 +363,7 @@ def test_a_segment_whose_disk_has_changed_a_byte(
     plan(ledger, spec, "cli")
     whole = path.read_bytes()
     path.write_bytes(whole[:600] + bytes([whole[600] ^ 1]) + whole[601:])
-    stamp = Segments.now(open_source(spec), path.name).fingerprint
+    stamp = Segments.current_part(open_source(spec), path.name).fingerprint
     now = "evidence || jsonb_build_object('stamp', CAST(:stamp AS text))"
     sql(ledger, f"UPDATE semel.claim SET evidence = {now}", stamp=stamp)
     step = shell.fails("semel run events")
@@ -440,7 +440,7 @@ def test_an_interval_whose_records_are_being_deleted(
         with failpoints.armed("plan.after_register", delete):
             if main(shlex.split(line)[1:]):
                 break
-    assert "cannot tell yet" in (told := shell.capsys.readouterr().err)
+    assert "cannot yet find the first offset" in (told := shell.capsys.readouterr().err)
     step = told.splitlines()[-1].removeprefix("next: ")
     wait_for(lambda: main(shlex.split(step)[1:]) == 0, "the broker", poll=0.1)
     assert in_output(spec) == ids(0, 20)

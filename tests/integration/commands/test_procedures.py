@@ -257,7 +257,7 @@ class TestErasing:
             assert "batch 1" in shell.runs("semel find events e000012")
             printed.folder = bench.data
             printed.run(name, {**words, "PREDICATE": PERSON})
-            kept = layout.of(spec)
+            kept = layout.archive_folder(spec)
             [letters] = kept.glob("dead_letters/b00000002-*.parquet")
             printed.run("erase-archive", {"ARCHIVE": kept, "LETTERS": letters.name})
             for number in (1, 2):

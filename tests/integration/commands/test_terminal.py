@@ -33,10 +33,10 @@ def test_a_run_names_no_task(bench: Workbench, shell: Shell) -> None:
     bench.spec()
     bench.write("in/a.jsonl", events(0, 10))
     said = shell.runs("semel run events")
-    assert steps(said) == [] and "readers see this batch, whole" in said
+    assert steps(said) == [] and "readers now see the whole batch" in said
     assert steps(shell.runs("semel run events")) == []
     said = shell.runs("semel replay events --batches 1 --request again")
-    assert steps(said) == [] and "readers see these outputs, whole" in said
+    assert steps(said) == [] and "readers now see these outputs" in said
 
 
 def test_a_run_names_the_step_of_what_it_refused(bench: Workbench, shell: Shell) -> None:
@@ -69,7 +69,7 @@ def test_gaps_of_a_file_to_correct(bench: Workbench, shell: Shell) -> None:
     path.write_text("name,n,at\ne1,1,2026-01-01T00:00:00Z\n")
     shell.runs("semel run events")
     said = shell.runs("semel gaps events", code=1)
-    assert "once that is corrected:" in said and steps(said) == ["semel run events"]
+    assert "after you have corrected the source:" in said and steps(said) == ["semel run events"]
     path.write_text("id,n,at\ne1,1,2026-01-01T00:00:00Z\n")
     assert "finalized: batch" in shell.runs(steps(said)[0])
 
@@ -189,7 +189,7 @@ def test_a_replay_says_which_batches_there_are(bench: Workbench, shell: Shell) -
         shell.runs(f"semel run {name}")
     bench.write("in/events2.jsonl", events(10, 20))
     shell.runs("semel run events")
-    there = "of 1 to 99 events has batches 1, 3"
+    there = "of 1 to 99, events has only batches 1, 3"
     for option in (" --dry-run", "", " --requarantine --dry-run"):
         shell.runs(f"semel replay events --batches 1..99{option}")
         assert there in shell.err
@@ -225,7 +225,7 @@ def test_audit_names_the_batch_that_lacks_its_marker(bench: Workbench, shell: Sh
     assert step == "semel run events --request cli:first"
     shell.runs(step)
     shell.runs("semel audit events")
-    layout.marker(layout.of(spec), 1).unlink()
+    layout.marker(layout.archive_folder(spec), 1).unlink()
     [step] = steps(shell.runs("semel audit events", code=1))
     assert step == "semel batches events"
 

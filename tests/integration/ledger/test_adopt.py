@@ -119,10 +119,10 @@ def test_numbers_pass_all_that_files_hold(bench: Workbench, ledger: Ledger) -> N
     bench.write("in/a.jsonl", [*events(20, 40), *events(0, 2)], "ab")
     with failpoints.armed("finalize.after_publish", _fails), suppress(failpoints.FaultError):
         run(ledger, spec, "r2")
-    layout.attempt(layout.of(spec), 41, 3).mkdir(parents=True)
+    layout.attempt(layout.archive_folder(spec), 41, 3).mkdir(parents=True)
     lose(ledger)
     adopted = adopt(ledger, spec, log=quiet)
-    kept = layout.kept(layout.of(spec), "decisions", 2, 1)
+    kept = layout.batch_file(layout.archive_folder(spec), "decisions", 2, 1)
     assert adopted.strays == (str(kept), str(sink / "events-b00000002-00000.parquet"))
     assert adopted.staging == ("b00000002/f0001", "b00000041/f0003")
     bench.write("in/b.jsonl", events(40, 50))
@@ -199,7 +199,7 @@ def test_numbers_that_others_have_are_refused(bench: Workbench, ledger: Ledger) 
     run(ledger, one, "r1")
     lose(ledger)
     run(ledger, other, "r1")  # Nobody said that the other pipeline is to be adopted.
-    with pytest.raises(TerminalError, match="2 numbers .*batch 1 to 'visits'.*of its own"):
+    with pytest.raises(TerminalError, match="2 of its numbers .*batch 1 to 'visits'.*an empty database"):
         adopt(ledger, one, log=quiet)
     assert sql(ledger, "SELECT name FROM semel.pipeline") == [("visits",)]
 
@@ -214,9 +214,9 @@ def test_a_ledger_that_was_restored_is_refused(bench: Workbench, ledger: Ledger)
         connection.exec_driver_sql(
             "INSERT INTO semel.pipeline (name, sink_address, archive_path, identity, shards, "
             "bucket_seconds) VALUES ('events', %s, %s, '{}', 4, 60)",
-            (str(spec.sink_path()), str(layout.of(spec))),
+            (str(spec.sink_path()), str(layout.archive_folder(spec))),
         )
-    with pytest.raises(TerminalError, match="not batch 1 whose markers.*migrate it, and adopt"):
+    with pytest.raises(TerminalError, match="markers of batch 1, which events does not have.*migrate it, and adopt"):
         adopt(ledger, spec, log=quiet)
     with pytest.raises(TerminalError, match="belongs to pipeline 'events'"):
         adopt(ledger, bench.spec("visits", sink={"path": "out/events"}), log=quiet)
@@ -226,7 +226,7 @@ def test_a_ledger_that_was_restored_is_refused(bench: Workbench, ledger: Ledger)
 
 def change(spec: Spec, number: int, **values: object) -> None:
     """Let a marker say something else."""
-    path = layout.marker(layout.of(spec), number)
+    path = layout.marker(layout.archive_folder(spec), number)
     content = json.loads(path.read_text())
     for key, value in values.items():
         if key == "claims":
@@ -237,11 +237,11 @@ def change(spec: Spec, number: int, **values: object) -> None:
 
 
 APART = [
-    ({"pipeline": "visits"}, "holds batch 2 of pipeline 'visits'"),
-    ({"commit_seq": 1}, "b00000001.json and .*b00000002.json are of two ledgers"),
-    ({"bucket_seconds": 61}, "are of two ledgers"),
+    ({"pipeline": "visits"}, "has batch 2 of pipeline 'visits'"),
+    ({"commit_seq": 1}, "b00000001.json and .*b00000002.json: these markers come from different ledgers"),
+    ({"bucket_seconds": 61}, "come from different ledgers.*and 61 seconds"),
     ({"claims": {"start": 3}}, "claim the same bytes of source partition 1"),
-    ({"counts": None}, "b00000002.json cannot be read.*Or move that marker aside"),
+    ({"counts": None}, "b00000002.json: semel cannot read this marker.*Or move that marker out of"),
 ]
 """What the second marker says, and what is said of it."""
 
@@ -254,7 +254,7 @@ def test_markers_that_do_not_go_together(bench: Workbench, ledger: Ledger) -> No
         bench.write("in/a.jsonl", events(10 * number, 10 * number + 10), "ab")
         run(ledger, spec, f"r{number}")
     lose(ledger)
-    path = layout.marker(layout.of(spec), 2)
+    path = layout.marker(layout.archive_folder(spec), 2)
     kept = path.read_text()
     for values, message in APART:
         change(spec, 2, **values)
@@ -288,7 +288,7 @@ def test_adopt_twice_at_once(bench: Workbench, ledger: Ledger) -> None:
     lose(ledger)
     with (
         failpoints.armed("adopt.after_numbers", lambda: adopt(ledger, spec, log=quiet)),
-        pytest.raises(RetryableError, match="made by another process meanwhile; run this again"),
+        pytest.raises(RetryableError, match="another process registered it meanwhile.*Run this again"),
     ):
         adopt(ledger, spec, log=quiet)
     assert adopt(ledger, spec, log=quiet).found
@@ -311,9 +311,9 @@ def test_a_marker_that_was_removed_is_still_missed(bench: Workbench, ledger: Led
     assert adopt(ledger, spec, log=quiet).commits_lost == ((2, 2),)
     run(ledger, spec, "again")
     assert settled(spec).ids == ids(0, 40)
-    layout.marker(layout.of(spec), 3).unlink()
+    layout.marker(layout.archive_folder(spec), 3).unlink()
     found = {check.name: check for check in audit(spec).checks if not check.ok}
-    assert "commits 3 to 3, before that of batch " in found["markers"].offenders[0].what
+    assert "commits 3 to 3, before batch " in found["markers"].offenders[0].what
 
 
 def test_the_command(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
@@ -323,7 +323,7 @@ def test_the_command(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     (bench.pipelines / "broken.yaml").write_text("name: broken\n")
     bench.write("in/a.jsonl", events(0, 10))
     run(ledger, spec, "r1")
-    layout.attempt(layout.of(spec), 7, 1).mkdir(parents=True)
+    layout.attempt(layout.archive_folder(spec), 7, 1).mkdir(parents=True)
     lose(ledger)
     with pytest.raises(TerminalError) as refused:
         run(ledger, spec, "r2")
@@ -335,7 +335,7 @@ def test_the_command(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     assert shell.answers(command)["adopted"]["found"] is True
     assert "nothing to do: this ledger has events with the 1 batch" in shell.runs(command)
     shell.runs("semel adopt visits", code=1)
-    assert "there is nothing to adopt; run visits" in shell.err
+    assert "there is nothing to adopt. Run visits" in shell.err
 
 
 # Attacks D4.

@@ -84,8 +84,8 @@ SINKS = {
 def found(spec: Spec, marker: Marker) -> dict[int, set[tuple[int, int]]]:
     """h1 and h2 by shard."""
     parts = partitions_of(open_source(spec), [marker])
-    of = {part.known.source_partition_id: part for part in parts}
-    claims = [of[claim.source_partition_id].here(claim) for claim in marker.claims]
+    of = {part.partition.source_partition_id: part for part in parts}
+    claims = [of[claim.source_partition_id].current_claim(claim) for claim in marker.claims]
     [batch] = histories([marker])
     made = ids_of(batch, claims)
     assert len({part.buckets for part in made}) == 1
@@ -181,7 +181,7 @@ def test_ids_that_a_transform_drops(
     gone = bench.data / "in" / "1.jsonl"
     away = gone.rename(bench.folder / "away")
     if not kept:
-        with pytest.raises(TerminalError, match="ids of batch 2 of events .* --forget-ids`"):
+        with pytest.raises(TerminalError, match="events: .* the ids of batch 2 .* --forget-ids`"):
             adopt(ledger, spec, log=quiet)
         shutil.copy(away, gone)  # Restored, with another inode.
     adopted = adopt(ledger, spec, log=quiet)

@@ -44,7 +44,7 @@ def test_a_sink_does_not_move_without_its_archive(bench: Workbench, ledger: Ledg
     bench.write("in/a.jsonl", events(5, 8), mode="ab")
     out = bench.data / "out"
     for change in ({"path": "out/moved"}, {"archive": "out/elsewhere"}):
-        with pytest.raises(TerminalError, match="has no marker of batch 1; move .*put the decl"):
+        with pytest.raises(TerminalError, match="lacks the marker of batch 1.*Move both .*put the decl"):
             run(ledger, bench.spec(sink=change), "r2")
     run(ledger, spec, "r2")
     (out / "_semel" / "events").rename(out / "elsewhere")
@@ -81,7 +81,7 @@ def test_two_pipelines_do_not_share_an_archive(bench: Workbench, ledger: Ledger)
     bench.write("in/a.jsonl", events(0, 5))
     run(ledger, bench.spec(), "r1")
     other = bench.spec("visits", sink={"path": "out/visits", "archive": "out/_semel/events"})
-    with pytest.raises(TerminalError, match="belongs to pipeline 'events'; give 'visits' one"):
+    with pytest.raises(TerminalError, match="belongs to pipeline 'events'.*Declare another sink.archive .* for 'visits'"):
         plan(ledger, other, "r1")
 
 
@@ -90,8 +90,8 @@ def test_two_pipelines_do_not_share_an_archive(bench: Workbench, ledger: Ledger)
     [
         ({"archive": "in/kept"}, "sink.archive: .*source's folder"),
         ({"archive": "out/events/kept"}, "sink.archive: .*in the sink"),
-        ({"archive": "out"}, "sink.archive: .*holds the sink"),
-        ({"archive": "../out"}, "sink.archive: .*holds '..'"),
+        ({"archive": "out"}, "sink.archive: .*contains the sink"),
+        ({"archive": "../out"}, "sink.archive: .*has '..'"),
         ({"archive": "/elsewhere"}, "sink.archive: .*outside the allowed folders"),
         ({"path": "out/_semel/events"}, "sink.path: .*_semel"),
     ],

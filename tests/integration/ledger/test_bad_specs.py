@@ -62,7 +62,7 @@ def test_a_renamed_pipeline_is_refused_its_old_sink(bench: Workbench, ledger: Le
     """It would write all records there again: refused until it gets its name back."""
     spec = first_batch(bench, ledger, events(0, 5))
     renamed = bench.spec("visits", sink={"path": "out/events"})
-    with pytest.raises(TerminalError, match="belongs to pipeline 'events'.*keep the old name"):
+    with pytest.raises(TerminalError, match="belongs to pipeline 'events'.*Keep the old name"):
         run(ledger, renamed, "r1")
     assert stored(ledger, "batch") == 1
     bench.write("in/a.jsonl", events(5, 8), mode="ab")
@@ -116,7 +116,7 @@ def test_new_columns_need_accept(bench: Workbench, ledger: Ledger) -> None:
     first_batch(bench, ledger, events(0, 5))
     wider = bench.spec(source={"schema": {"id": "string", "n": "bigint", "more": "string"}})
     bench.write("in/a.jsonl", events(5, 8), mode="ab")
-    why = "batch 2.*change source.schema and source.unknown back, or `semel accept events --columns"
+    why = "batch 2.*Change source.schema and source.unknown back, or run `semel accept events --columns"
     with pytest.raises(TerminalError, match=why) as told:
         run(ledger, wider, "r2")
     assert "transform" not in str(told.value), "there is none"
@@ -205,7 +205,7 @@ def test_a_run_of_too_many_bad_records_goes_on(
     kinds = {"schema": {"id": "string", "n": "boolean"}}
     spec = bench.spec(limits={"quarantine_ratio_max": 0.1}, source=kinds)
     bench.write("in/a.jsonl", events(0, 8))
-    with pytest.raises(LimitError, match="the batch is planned anew when .*, or\n`semel run"):
+    with pytest.raises(LimitError, match="Then clear the whole run, or repeat\n`semel run"):
         run(ledger, spec, "cli")
     if what == "file":
         bench.write("in/a.jsonl", [{"id": event["id"], "n": True} for event in events(0, 8)])
@@ -220,7 +220,7 @@ def test_a_run_of_too_many_bad_records_goes_on(
         assert done.plan.batch.ordinal == 1 and settled(spec).ids == []
     else:
         assert done.plan.anew[0] == 1 and done.plan.batch.ordinal == 2
-        assert "planned anew: batch 1 never committed, and its " in summary.plan(done.plan)
+        assert "planned again: batch 1 never committed, and its " in summary.plan(done.plan)
         assert settled(spec).ids == ids(0, 8)
 
 

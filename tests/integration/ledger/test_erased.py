@@ -33,9 +33,9 @@ from semel.ledger import Ledger
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
 from semel.reader import dataset
-from semel.repair.accept import who
+from semel.repair.accept import current_user
 from semel.repair.adopt import adopt
-from semel.repair.erased import accept_erased
+from semel.repair.erasure import accept_erased
 from semel.runs import replay, requarantine
 
 KEPT = "semel accept events --erased 2 --rows 10 --why retention"
@@ -135,7 +135,7 @@ def test_all_rows_of_a_batch_are_erased(output: Output, shell: Shell) -> None:
     told = shell.runs(KEPT)
     assert "10 rows" in told
     output.come(4)
-    assert any("erased" in note for note in output.proven().notes)
+    assert any("the erasure of" in note for note in output.proven().notes)
     assert "retention" in shell.runs("semel show 2")
     assert "10 rows erased" in " ".join(shell.runs("semel batches events").split())
     assert "retention" in shell.runs("semel gaps events")
@@ -156,7 +156,7 @@ def test_without_a_word_the_pipeline_stops(output: Output, shell: Shell) -> None
         output.come(4)
     assert not output.audit().ok
     lose(output.ledger)
-    with pytest.raises(TerminalError, match=r"--erased 2\.\.2 --rows 10 --why TEXT`.*aside"):
+    with pytest.raises(TerminalError, match=r"--erased 2\.\.2 --rows 10 --why TEXT`.*move the markers"):
         adopt(output.ledger, output.spec, log=quiet)
     shell.runs("semel accept events --erased 2..2 --rows 10 --why TEXT")
     adopt(output.ledger, output.spec, log=quiet)
@@ -221,7 +221,7 @@ def test_a_replay_brings_nothing_back(output: Output, shell: Shell) -> None:
     """Of a batch with a word, a replay is refused before any work; so is compare."""
     output.delete("n IN (21, 22)")
     shell.runs("semel accept events --erased 2 --rows 2 --why x")
-    with pytest.raises(TerminalError, match="erased data of batch 2"):
+    with pytest.raises(TerminalError, match="data of batch 2 were erased"):
         replay.plan(output.ledger, output.spec, "again", 2)
     assert shell.fails("semel compare events --batches 1..3") == "semel show 2"
     shell.runs("semel replay events --batches 3")
@@ -237,13 +237,13 @@ def test_dead_letters_and_source(bench: Workbench, ledger: Ledger, shell: Shell)
     run(ledger, spec, "r1")
     source = bench.write("in/2.jsonl", [*events(5, 10), b"of a person", *events(10, 12)])
     run(ledger, spec, "r2")
-    [letters] = layout.of(spec).glob("dead_letters/*.parquet")
+    [letters] = layout.archive_folder(spec).glob("dead_letters/*.parquet")
     letters.unlink()
     source.unlink()
     shell.runs("semel accept events --erased 2 --rows 1 --why x")
     verdict = audit(spec)
     assert verdict.ok and any("cannot be proven" in note for note in verdict.notes)
-    with pytest.raises(TerminalError, match="erased data of batch 2"):
+    with pytest.raises(TerminalError, match="data of batch 2 were erased"):
         requarantine.plan(ledger, spec, "again", 2)
     assert "of a person" not in shell.runs("semel letters events")
     assert dataset(spec.sink_path()).count_rows() == 12
@@ -265,7 +265,7 @@ def test_a_kill_between_marker_and_ledger(
     assert len(kept) == (point == "erase.after_write")
     shell.runs("semel accept events --erased 1 --rows 10 --why x")
     assert len(ledger.rows("accept", "erasures", pipeline_id=1, count=5)) == 1
-    assert audit(spec).ok and not list(layout.of(spec).glob("markers/.*"))
+    assert audit(spec).ok and not list(layout.archive_folder(spec).glob("markers/.*"))
 
 
 # Attacks ER1.
@@ -284,7 +284,7 @@ def test_rows_that_are_erased_before_the_marker_is_there(output: Output, shell: 
     shell.fails(accept)
     with pytest.raises(CorruptionError, match="RESTORE a version that has them") as raised:
         finalize(output.ledger, output.spec, batch)
-    assert "once the batch is finalized" in str(raised.value)
+    assert "wait until the batch is finalized" in str(raised.value)
     table.update_incremental()
     table.restore(version)
     finalize(output.ledger, output.spec, batch)
@@ -305,7 +305,7 @@ def test_the_page_of_a_batch_shows_an_erasure(
     accept_erased(ledger, spec, (1, 1), lacking=10, why="request <b>4711")
     page = pages.get(path).text
     [erased] = re.findall("<dt>erased</dt><dd>(.*?)</dd>", page, re.DOTALL)
-    assert "10 rows" in erased and "request &lt;b&gt;4711" in erased and who() in erased
+    assert "10 rows" in erased and "request &lt;b&gt;4711" in erased and current_user() in erased
 
 
 # Attacks ER1.
@@ -320,7 +320,7 @@ def test_objects_go_by_a_replay(bench: Workbench, ledger: Ledger, s3: S3, shell:
     [file] = markers_of(spec)[0].of_kind(Kind.DATA)
     s3.delete(place.bucket, f"{place.prefix}/{file.path}")
     step = shell.fails("semel accept events --erased 1 --rows 5 --why x")
-    assert "a replay replaces objects" in shell.err
+    assert "from objects, replay with a transform" in shell.err
     *_, replay = shell.runs(step, code=1).splitlines()
     shell.runs(replay.removeprefix("next: "))
     assert audit(spec).ok
@@ -354,7 +354,7 @@ def test_what_is_not_to_be_recorded(
     table.delete("n = 21")
     replay.plan(ledger, bench.spec(sink=TABLE, source={"unknown": "quarantine"}), "again", 2)
     step = shell.fails("semel accept events --erased 2 --rows 1 --why x")
-    assert "is being replayed" in shell.err and step == "semel batches events"
+    assert "a replay of it is in progress" in shell.err and step == "semel batches events"
     upsert = {**TABLE, "table": "others", "mode": "upsert", "key": ["id"]}
     other = Output(bench, ledger, bench.spec("others", sink=upsert), table.delete)
     bench.write("in/4.jsonl", events(10, 15))

@@ -9,7 +9,7 @@ from fixtures.batches.account import first_batch, ids, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.postgres.server import lose
 from semel.archive import layout
-from semel.archive.traces import Traces, look
+from semel.archive.traces import Traces, find_traces
 from semel.errors import RetryableError, TerminalError
 from semel.ledger import Ledger
 from semel.plan import plan
@@ -24,7 +24,7 @@ def test_a_fresh_ledger_writes_nothing_beside_an_older_ones_output(
 ) -> None:
     """Whatever the other ledger left: markers, output without them, or staged files alone."""
     spec = first_batch(bench, ledger, [*events(0, 100), *events(0, 5)])
-    sink, own = spec.sink_path(), layout.of(spec)
+    sink, own = spec.sink_path(), layout.archive_folder(spec)
     output = sorted(sink.glob("*.parquet"))
     if left == "staging":
         layout.attempt(own, 7, 1).mkdir(parents=True)
@@ -34,7 +34,7 @@ def test_a_fresh_ledger_writes_nothing_beside_an_older_ones_output(
         for path in output:
             path.unlink()
     lose(ledger)
-    with pytest.raises(TerminalError, match=r"out/events holds .*Adopt what is there") as refused:
+    with pytest.raises(TerminalError, match=r"out/events: this sink has .*Adopt the batches") as refused:
         run(ledger, spec, "r1")
     assert refused.value.next == "semel adopt events"
     with ledger.engine.connect() as connection:
@@ -48,17 +48,17 @@ def test_foreign_files_are_no_traces(bench: Workbench, ledger: Ledger) -> None:
     sink = spec.sink_path()
     sink.mkdir(parents=True)
     for folder in ("staging", "markers", "decisions"):
-        (layout.of(spec) / folder).mkdir(parents=True)
+        (layout.archive_folder(spec) / folder).mkdir(parents=True)
     for name in ("README", ".gitkeep", "_SUCCESS", "part-00000.parquet", "events-b1-1.parquet"):
         (sink / name).write_text("mine")
     (sink / "visits-b00000001-00000.parquet").write_text("another pipeline's, by its name")
-    (layout.of(spec) / ".link-0a1b2c3d").write_text("")
+    (layout.archive_folder(spec) / ".link-0a1b2c3d").write_text("")
     bench.write("in/a.jsonl", events(0, 5))
     run(ledger, spec, "r1")
     for path in sink.iterdir():
         if path.is_file() and path.name != "events-b00000001-00000.parquet":
             path.unlink()
-    (layout.of(spec) / ".link-0a1b2c3d").unlink()
+    (layout.archive_folder(spec) / ".link-0a1b2c3d").unlink()
     assert settled(spec).ids == ids(0, 5)
 
 
@@ -75,7 +75,7 @@ def test_a_sink_does_not_move_into_another_ledgers_output(
     run(ledger, spec, "r1")
     bench.write("in/b.jsonl", events(5, 9))
     moved = bench.spec(sink={"path": "out/visits"})
-    with pytest.raises(TerminalError, match="_semel/visits holds markers .*batch 1 of 'visits'"):
+    with pytest.raises(TerminalError, match="_semel/visits: this archive has markers .*batch 1 of 'visits'"):
         plan(ledger, moved, "r2")
     back = bench.spec()
     run(ledger, back, "r2")
@@ -91,8 +91,8 @@ def made(sink: Path, *names: str) -> None:
 def test_traces_hold_every_number(bench: Workbench) -> None:
     """Names of markers, of crashed ones too, of kept files, of output and of staging."""
     spec = bench.spec(sink={"file_name": "{batch:08d}x{part}-{pipeline}-{fence}"})
-    sink, kept = spec.sink_path(), layout.of(spec)
-    assert look(sink, kept, [spec]) == Traces()
+    sink, kept = spec.sink_path(), layout.archive_folder(spec)
+    assert find_traces(sink, kept, [spec]) == Traces()
     made(
         kept,
         "markers/b00000003.json",
@@ -112,11 +112,11 @@ def test_traces_hold_every_number(bench: Workbench) -> None:
         "00000018x3-other-1.jsonl",
         "99999999999999999999999x3-events-1.jsonl",
     )
-    found = look(sink, kept, [spec])
+    found = find_traces(sink, kept, [spec])
     assert found.markers == {
         "markers/.b00000009.json.77.0a1b2c3d": 9, "markers/b00000003.json": 3,
     }  # fmt: skip
-    assert found.kept == {
+    assert found.batch_files == {
         "dead_letters/b123456789-00002.parquet": 123456789,
         "decisions/b00000011-00002.parquet": 11,
     }

@@ -7,7 +7,7 @@ import pytest
 from fixtures.batches.account import ids, quiet, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.spark.local import LocalEngine
-from semel.airflow.told import WIDTH, lines_of
+from semel.airflow.task_failure import WIDTH, wrap_lines
 from semel.commit import commit
 from semel.errors import AttemptLostError, Doing
 from semel.finalize import finalize
@@ -43,11 +43,11 @@ def test_a_worker_that_goes_on_after_its_task_was_marked_failed(
     spec, batch = planned(bench, ledger)
     error = lost(ledger, spec, batch, lambda: run(ledger, spec, KEY))
     assert re.fullmatch(
-        r"batch 1: attempt 1 is lost, and nothing that it wrote is used: attempt 2 of batch 1 "
+        r"batch 1: attempt 1 is lost, and semel does not use its output: attempt 2 of batch 1 "
         rf"\(run manual__1\) committed at {WHEN}, with 10 new, 2 repeats, 0 quarantined, 0 late",
         str(error),
     )
-    assert all(len(line) <= WIDTH for line in lines_of(str(error)))
+    assert all(len(line) <= WIDTH for line in wrap_lines(str(error)))
     again = "clear the run's stage task"
     doing = Doing(again=again, anew="clear the whole run", pipeline="events", batch_id=batch)
     assert error.next_step(doing) == "semel show 1"
@@ -58,7 +58,7 @@ def test_an_attempt_whose_batch_was_abandoned(bench: Workbench, ledger: Ledger) 
     """It says so, with the reason that was given."""
     spec, batch = planned(bench, ledger)
     error = lost(ledger, spec, batch, lambda: abandon(ledger, batch, "wrong files"))
-    said = "batch 1: attempt 1 is lost (wrong files), and nothing that it wrote is used"
+    said = "batch 1: attempt 1 is lost (wrong files), and semel does not use its output"
     assert str(error) == said
     run(ledger, spec, KEY)
     assert settled(spec).ids == ids(0, 10)

@@ -108,7 +108,7 @@ def test_what_cannot_be_migrated_is_said(empty: str) -> None:
     migrate(empty)
     with psycopg.connect(empty) as connection:
         connection.execute("UPDATE semel_alembic SET version_num = '9999'")
-    with pytest.raises(TerminalError, match="made by another version"):
+    with pytest.raises(TerminalError, match="Another version of semel made it"):
         migrate(empty)
     with pytest.raises(UnavailableError, match="does not answer"):
         migrate("postgresql://nobody:x@127.0.0.1:1/nowhere")

@@ -53,7 +53,7 @@ def both(bench: Workbench) -> Spec:
 
 
 def code_folder(spec: Spec) -> Path:
-    return layout.of(spec) / "code"
+    return layout.archive_folder(spec) / "code"
 
 
 def sha256(data: bytes) -> str:
@@ -116,7 +116,7 @@ def test_which_batches_a_code_made(bench: Workbench, ledger: Ledger, shell: Shel
         bench.write(f"in/2026-11-0{day}.jsonl", events(day, day + 1))
         interval = tuple(datetime(2026, 11, d, tzinfo=UTC) for d in (day, day + 1))
         run(ledger, spec, f"r{day}", interval, engine=LocalEngine(transforms=True))
-    old = layout.marker(layout.of(spec), 5)
+    old = layout.marker(layout.archive_folder(spec), 5)
     marker = json.loads(old.read_text())
     del marker["code"]
     old.write_text(json.dumps(marker))
@@ -131,7 +131,7 @@ def test_which_batches_a_code_made(bench: Workbench, ledger: Ledger, shell: Shel
         assert text == QUERY.format(times)
     said = shell.runs("semel batches events --made-by")
     assert "3 batches: 1 to 2, 4\n  of 2026-11-01 to 2026-11-02, 2026-11-04\n" in said
-    assert "code not known\n  batch 5\n  of 2026-11-05\n" in said
+    assert "code unknown\n  batch 5\n  of 2026-11-05\n" in said
     shell.runs("semel batches --made-by", code=2)
 
 
@@ -162,7 +162,7 @@ def test_what_changed_since_plan_is_said(
     said.clear()
     stage(ledger, spec, 2, spark_engine, said.append)
     assert [line for line in said if "planned" in line and "SHA" not in line] == [
-        f"{bench.transforms / 'beside.py'} is used, and was not when batch 2 was planned",
+        f"{bench.transforms / 'beside.py'} is in use, and was not when batch 2 was planned",
         f"semel is 9.9, and was {__version__} when batch 2 was planned",
     ]
     for batch_id in (1, 2):
@@ -211,7 +211,7 @@ def test_a_damaged_copy_is_loud(bench: Workbench, ledger: Ledger) -> None:
     kept = code_folder(spec) / f"{sha256(texts['times.sql'])}.sql"
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"SELECT")
-    with pytest.raises(CorruptionError, match="does not hold the text"):
+    with pytest.raises(CorruptionError, match="does not match the digest in its name"):
         run(ledger, spec, "r1")
     kept.unlink()
     run(ledger, spec, "r1", engine=LocalEngine(transforms=True))
@@ -232,7 +232,7 @@ def test_a_committed_batch_is_finalized_without_it(
         stage(ledger, spec, number, LocalEngine(), quiet)
         commit(ledger, spec, number, pytest.fail, quiet)
         if number == 2:
-            (record,) = (layout.of(spec) / "staging").glob("*2/*/code.json")
+            (record,) = (layout.archive_folder(spec) / "staging").glob("*2/*/code.json")
             damage(record)
         finalize(ledger, spec, number)
     first, second = (marked(spec, number) for number in (1, 2))
@@ -256,10 +256,10 @@ def test_only_modules_of_the_folder_count(bench: Workbench) -> None:
     for name, text in files.items():
         (bench.transforms / f"{name}.py").write_text(text)
     spec = bench.spec(transforms=["main:f"])
-    assert sorted(provenance.look(spec).texts) == ["main.py", "one.py", "two.py"]
+    assert sorted(provenance.read_code(spec).texts) == ["main.py", "one.py", "two.py"]
     (bench.transforms / "main.py").unlink()
-    with pytest.raises(TerminalError, match=r"main\.py cannot be read: No such file"):
-        provenance.look(spec)
+    with pytest.raises(TerminalError, match=r"cannot read .*main\.py: No such file"):
+        provenance.read_code(spec)
 
 
 def test_show_says_which_code_made_a_batch(
@@ -281,7 +281,7 @@ def test_show_says_which_code_made_a_batch(
     plan(ledger, spec, "r1")
     words, found = shown()
     assert f"code, as planned: semel {__version__}, git commit {'a' * 40}" in words
-    assert f"code, as planned: 'plus.py' SHA-256 {sha256(old['plus.py'])}, no text is kept" in words
+    assert f"code, as planned: 'plus.py' SHA-256 {sha256(old['plus.py'])}, its text is not in the archive" in words
     assert (found["of"], [file["text"] for file in found["files"]]) == ("plan", [None, None])
 
     new = written(bench, 1, 3)
@@ -302,7 +302,7 @@ def test_show_says_which_code_made_a_batch(
         assert found == {"of": of, **about}
         assert Path(found["files"][0]["text"]).read_bytes() == new["plus.py"]
 
-    marker = layout.marker(layout.of(spec), 1)
+    marker = layout.marker(layout.archive_folder(spec), 1)
     marker.write_text("{")
     assert shown()[1]["of"] == "plan"
     marker.parent.rename(marker.parent.with_name("moved"))
@@ -311,4 +311,4 @@ def test_show_says_which_code_made_a_batch(
     with ledger.transaction() as connection:
         connection.exec_driver_sql("UPDATE semel.batch SET spec = spec - 'code'")
     words, found = shown()
-    assert "code: not known" in words and found is None
+    assert "code: unknown" in words and found is None

@@ -294,7 +294,7 @@ def test_a_replay(bench: Workbench, ledger: Ledger) -> None:
     found = compared(ledger, spec, 2, 2)
     assert found.causes == {str(Cause.SPEC): found.total} and found.total == found.rows_live
     again = replay.plan(ledger, spec, "second", 2)[0].batch_id
-    step = refused(ledger, spec, f"replayed by batch {again}", kind=StateError, last=2)
+    step = refused(ledger, spec, f"batch {again} is replaying batch 2", kind=StateError, last=2)
     assert step == f"semel show {again}"
     assert compared(ledger, spec, 1, 1).equal
 
@@ -315,7 +315,7 @@ def test_with_another_pipeline(bench: Workbench, ledger: Ledger) -> None:
     assert compared(ledger, spec, wanted=wanted, other=other).equal
     third = bench.spec("third", source={"schema": {"id": "string", "n": "bigint"}})
     batch(ledger, third)
-    with pytest.raises(TerminalError, match="only one of them has 'at'"):
+    with pytest.raises(TerminalError, match="only one of the two has 'at'"):
         compared(ledger, spec, wanted=wanted, other=third)
 
 
@@ -332,10 +332,11 @@ def test_refusals(bench: Workbench, ledger: Ledger) -> None:
     assert refused(ledger, spec, "no finalized batch") == "semel batches events"
     path = bench.write("in/a.jsonl", events(0, 10))
     batch(ledger, spec)
-    assert refused(ledger, spec, "number is in 7 to 9", first=7, last=9) == "semel batches events"
+    step = refused(ledger, spec, "id is in the range 7 to 9", first=7, last=9)
+    assert step == "semel batches events"
     bench.write("in/b.jsonl", events(10, 20))
     planned = plan(ledger, spec, "later").batch.batch_id
-    step = refused(ledger, spec, "is planned and belongs to the range", kind=StateError)
+    step = refused(ledger, spec, "is in the range, but its status is planned", kind=StateError)
     assert step == f"semel show {planned}"
     assert compared(ledger, spec, last=1).equal
     data = path.read_bytes()
@@ -351,14 +352,15 @@ def test_damaged_files(bench: Workbench, ledger: Ledger) -> None:
     """Output, decisions or a marker that is damaged or gone is told as that: no difference."""
     spec = bench.spec()
     land(bench, ledger, spec, 2)
-    roots = [spec.sink_path(), *(layout.of(spec) / kind for kind in ("decisions", "markers"))]
+    roots = [spec.sink_path(), *(layout.archive_folder(spec) / kind for kind in ("decisions", "markers"))]
     for root, gone in itertools.product(roots, (False, True)):
         [path] = root.glob("*b00000002*")
         data = path.read_bytes()
         path.unlink()
         if not gone:
             path.write_bytes(data[:-20])
-        step = refused(ledger, spec, "cannot be read", kind=CorruptionError)
+        why = "cannot read this marker" if root.name == "markers" else "cannot be read"
+        step = refused(ledger, spec, why, kind=CorruptionError)
         assert step in ("semel audit events", ""), (root, gone)
         path.unlink(missing_ok=True)
         path.write_bytes(data)

@@ -80,7 +80,7 @@ def test_letters_are_the_newest_of_what_is_asked_for(bench: Workbench, ledger: L
     some = letters(spec, batch_id=2, reason="type_mismatch", count=1)
     assert [(one.batch_id, one.line) for one in some.letters] == [(2, 1)]
     assert (some.total, some.batches) == (2, 1)
-    with pytest.raises(TerminalError, match="batch 9 is no finalized batch of events"):
+    with pytest.raises(TerminalError, match="batch 9 is not a finalized batch of events"):
         letters(spec, batch_id=9, count=1)
 
 
@@ -96,7 +96,7 @@ def test_lines_are_counted_only_where_they_can_be(
 
     assert lines() == [4, 5, 6, 7]
     start = path.read_bytes().index(BAD[2])
-    monkeypatch.setattr("semel.sources.files.claimed.LINES_NUMBERED_BYTES_MAX", start - 1)
+    monkeypatch.setattr("semel.sources.files.claims.LINES_NUMBERED_BYTES_MAX", start - 1)
     assert lines() == [4, 5, None, None]
     path.write_bytes(path.read_bytes().replace(b'"y"', b'"q"'))
     assert lines() == [None] * 4
@@ -119,7 +119,7 @@ def test_letters_on_the_command_line(bench: Workbench, ledger: Ledger, shell: Sh
     ]  # fmt: skip
     assert out[5].endswith("x...") and max(map(len, (*out[1:3], *out[4:7]))) <= 110
     assert out[6] == "2 of 6 dead letters of events, in 1 batch; the newest first"
-    assert out[7] == f"as Parquet: {layout.of(spec) / 'dead_letters'}"
+    assert out[7] == f"as Parquet: {layout.archive_folder(spec) / 'dead_letters'}"
     assert len(shell.answers(out[8].removeprefix("next: "))["letters"]) == 6
     wrong = shell.answers("semel letters events --reason x", code=2)
     assert "the reasons are malformed, " in wrong["message"]
@@ -149,14 +149,14 @@ def test_summaries_name_what_is_kept(bench: Workbench, ledger: Ledger, shell: Sh
     done = run(ledger, spec, "r1")
     staged, finalized = summary.stage(done.staged), summary.finalize(done.finalized)
     for kind, files in (("dead letters", "dead_letters"), ("decisions", "decisions")):
-        pattern = layout.of(spec) / files / "b00000001-*.parquet"
+        pattern = layout.archive_folder(spec) / files / "b00000001-*.parquet"
         assert len(list(pattern.parent.glob(pattern.name))) == 1
         assert f"finalize keeps {kind} in {pattern}\n" in staged
         assert f"{kind}: {pattern}\n" in finalized
     assert finalized.startswith("finalized: batch 1 of events, 3 rows\n")
     again = summary.finalize(finalize(ledger, spec, 1))
     assert again.splitlines()[1:] == finalized.splitlines()[1:]
-    line = re.search(r"^what was set aside, and why: (.*)$", finalized, re.MULTILINE)[1]
+    line = re.search(r"^records that were set aside, and why: (.*)$", finalized, re.MULTILINE)[1]
     assert "line 5" in shell.runs(line)
     bench.write("in/b.jsonl", events(3, 5))
     clean = run(ledger, spec, "r2")

@@ -57,7 +57,7 @@ def test_the_survivors_of_then_by_the_schema_of_now(bench: Workbench, ledger: Le
     assert (done.batch.batch_id, done.batch.root, done.batch.generation) == (3, 1, 2)
     assert done.finalized.counts == markers(spec.sink_path())[0].counts
     first, second = markers(spec.sink_path())
-    assert (first.batch_id, first.generation, first.made_by) == (1, 2, 3)
+    assert (first.batch_id, first.generation, first.writer_id) == (1, 2, 3)
     assert (first.commit_seq, second.commit_seq, second.generation) == (1, 2, 1)
     assert [str(f.type) for f in first.sink_schema][1] == "double"
     assert rows(spec) == [{**row, "n": float(row["n"])} for row in before]
@@ -117,11 +117,11 @@ def test_files_that_count_are_never_removed(bench: Workbench, ledger: Ledger) ->
     """RP7: where the marker was put back by hand, what it lists stays, and collect says so."""
     spec = two_batches(bench, ledger)
     replayed(ledger, spec, 1, "again")
-    layout.marker(layout.of(spec), 1).write_bytes(aside(spec, 1, 1).read_bytes())
+    layout.marker(layout.archive_folder(spec), 1).write_bytes(aside(spec, 1, 1).read_bytes())
     hours_pass(ledger)
     done = collect(ledger, spec, quiet)
     assert done.replaced_removed == 0
-    assert "the replaced files of batch 1 were left" in done.damaged[0]
+    assert "cannot remove the replaced files of batch 1" in done.damaged[0]
     assert len(rows(spec)) == 70
 
 
@@ -131,8 +131,8 @@ def test_two_replays_of_one_batch(bench: Workbench, ledger: Ledger) -> None:
     spec = two_batches(bench, ledger)
     first, _ = replay.plan(ledger, spec, "a", 1)
     assert replay.plan(ledger, spec, "a", 1) == (first, True)
-    busy = f"batch {first.batch_id} .* is at work on batch 1;"
-    assert isinstance(replay.look(ledger, spec, 1, "b").why, RetryableError)
+    busy = rf"batch {first.batch_id} .* is at work on batch 1\."
+    assert isinstance(replay.check_root(ledger, spec, 1, "b").why, RetryableError)
     with pytest.raises(RetryableError, match=busy):
         replay.plan(ledger, spec, "b", 1)
     falls_silent(ledger)
@@ -175,16 +175,16 @@ def test_the_command(bench: Workbench, ledger: Ledger, monkeypatch: Any, capsys:
     found = [(r["batch_id"], r["generation"], r["by"]) for r in told]
     assert found == [(1, 2, 3), (2, 2, 4)]
     assert main(["replay", spec.name, "--batches", "1..2"]) == 0
-    assert "left alone: 2 batches (1, 2)" in capsys.readouterr().out
+    assert "unchanged: 2 batches (1, 2)" in capsys.readouterr().out
     assert main(["replay", spec.name, "--batches", "2", "--dry-run"]) == 0
-    assert "left alone: this request made generation 2" in capsys.readouterr().out
+    assert "unchanged: this request wrote generation 2" in capsys.readouterr().out
     today = datetime.now(UTC)
     days = [f"{today.year}-01-01", f"{today.year + 1}-01-01"]
     assert main(["replay", spec.name, "--interval", *days, "--request", "x", "--json"]) == 0
     assert [r["generation"] for r in answer_in(capsys.readouterr().out)["replayed"]] == [3, 3]
     (bench.data / "in" / "a.jsonl").unlink()
     assert main(["replay", spec.name, "--batches", "1..2", "--request", "y"]) == 1
-    assert "1 of 2 cannot be replayed, so nothing was done\nbatch 1: " in capsys.readouterr().err
+    assert "1 of 2 cannot be replayed. Nothing was done\nbatch 1: " in capsys.readouterr().err
     for wrong in (["--batches", "2..1"], []):
         assert main(["replay", spec.name, *wrong]) == 2
 
@@ -213,14 +213,14 @@ def test_verdicts_that_are_gone_or_damaged(bench: Workbench, ledger: Ledger) -> 
     """RP1: without the decisions or dead letters of then nobody knows who survived."""
     spec = two_batches(bench, ledger)
     for kind in ("decisions", "dead_letters"):
-        (path,) = layout.of(spec).glob(f"{kind}/b00000001-*.parquet")
+        (path,) = layout.archive_folder(spec).glob(f"{kind}/b00000001-*.parquet")
         whole = path.read_bytes()
         path.unlink()
         assert "cannot be read" in str(refusal(ledger, spec, 1))
         path.write_bytes(whole[:-1] + b"x")
-        assert "is not what its marker says" in str(refusal(ledger, spec, 1))
+        assert "differs from its marker" in str(refusal(ledger, spec, 1))
         path.write_bytes(whole)
-    assert replay.look(ledger, spec, 1, "again").why is None
+    assert replay.check_root(ledger, spec, 1, "again").why is None
 
 
 def test_decisions_of_another_batch(bench: Workbench, ledger: Ledger) -> None:
@@ -228,7 +228,7 @@ def test_decisions_of_another_batch(bench: Workbench, ledger: Ledger) -> None:
     spec = two_batches(bench, ledger)
     change = "UPDATE semel.attempt SET duplicates_batch = duplicates_batch + {}"
     sql(ledger, change.format("1, survivors = survivors - 1 WHERE batch_id = 1"))
-    assert "are 11 records, and it counted 12" in str(refusal(ledger, spec, 1))
+    assert "have 11 records, but the batch counted 12" in str(refusal(ledger, spec, 1))
     sql(ledger, change.format("0, survivors = survivors + 1, quarantined = 0 WHERE batch_id = 1"))
     batch, _ = replay.plan(ledger, spec, "again", 1)
     with pytest.raises(CorruptionError, match=r"name \(10, 0, 1, 0\) repeats"):
@@ -247,17 +247,17 @@ def test_a_survivor_that_is_not_valid_now(bench: Workbench, ledger: Ledger) -> N
 def test_a_marker_that_is_not_there(bench: Workbench, ledger: Ledger) -> None:
     """RP5: what is to be replaced must be what the ledger has as the newest output."""
     spec = two_batches(bench, ledger)
-    path = layout.marker(layout.of(spec), 1)
+    path = layout.marker(layout.archive_folder(spec), 1)
     whole = path.read_bytes()
     path.unlink()
     assert isinstance(refusal(ledger, spec, 1), CorruptionError)
     path.write_bytes(whole)
     number = waiting(ledger, spec, 1, "again")
     path.write_bytes(b"{}")
-    with pytest.raises(CorruptionError, match="cannot be read"):
+    with pytest.raises(CorruptionError, match="semel cannot read this marker"):
         finalize(ledger, spec, number)
     path.unlink()
-    with pytest.raises(TerminalError, match="lacks the markers of batch 1"):
+    with pytest.raises(TerminalError, match="the markers of batch 1 are missing"):
         finalize(ledger, spec, number)
     path.write_bytes(whole)
     assert not finalize(ledger, spec, number).found
@@ -297,4 +297,4 @@ def test_an_output_in_another_kind_of_sink(bench: Workbench, ledger: Ledger) -> 
         "WHERE batch_id = 1",
     )
     assert "in a sink of another type (postgres)" in str(refusal(ledger, spec, 1))
-    assert replay.look(ledger, spec, 2, "again").why is None
+    assert replay.check_root(ledger, spec, 2, "again").why is None

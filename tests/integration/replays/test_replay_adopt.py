@@ -108,7 +108,7 @@ def test_replays_survive_their_ledger(bench: Workbench, ledger: Ledger, kind: st
     assert told(ledger) == before
     proven(spec, 2)
     assert collect(ledger, spec, quiet).replaced_removed == 0  # Somebody may be reading it.
-    assert replay.look(ledger, spec, 1, "fourth").why is None
+    assert replay.check_root(ledger, spec, 1, "fourth").why is None
     done = replayed(ledger, spec, 1, "fourth")
     assert (done.batch.batch_id, done.batch.generation) == (6, 4)
     hours_pass(ledger)
@@ -127,7 +127,7 @@ def test_a_replay_counts_as_finalized_by_adopt(bench: Workbench, ledger: Ledger)
     """Nobody knows when it was: it may have committed long before, and be read since just now."""
     spec = two_batches(bench, ledger)
     replayed(ledger, spec, 1, "again")
-    path = layout.marker(layout.of(spec), 1)
+    path = layout.marker(layout.archive_folder(spec), 1)
     content = json.loads(path.read_bytes())
     content["replay"]["committed_at"] = "2024-01-01T00:00:00+00:00"
     path.write_text(json.dumps(content))
@@ -234,7 +234,7 @@ def test_a_marker_that_was_kept_aside(bench: Workbench, ledger: Ledger) -> None:
         with pytest.raises(CorruptionError, match="b00000001-g0001.json"):
             adopt(ledger, spec, log=quiet)
         assert not told(ledger)
-    marker = layout.marker(layout.of(spec), 1)
+    marker = layout.marker(layout.archive_folder(spec), 1)
     marker.rename(marker.with_name(".aside"))
     adopted = adopt(ledger, spec, log=quiet)
     assert adopted.batches == 1 and str(path) in adopted.strays
@@ -258,7 +258,7 @@ def test_a_ledger_without_the_replay(bench: Workbench, ledger: Ledger) -> None:
         "DELETE FROM semel.attempt WHERE batch_id = 3; "
         "DELETE FROM semel.batch WHERE batch_id = 3",
     )
-    with pytest.raises(TerminalError, match="and not batch 1 whose markers lie in"):
+    with pytest.raises(TerminalError, match="has markers of batch 1, which .* does not have in this ledger"):
         adopt(ledger, spec, log=quiet)
 
 
@@ -348,12 +348,12 @@ def test_lies_about_admissions(bench: Workbench, ledger: Ledger) -> None:
     spec = with_letters(bench, ledger, **POSITION)
     for _ in range(2):
         admitted(ledger, spec)
-    path = layout.marker(layout.of(spec), 3)
+    path = layout.marker(layout.archive_folder(spec), 3)
     content = json.loads(path.read_bytes())
     for admits, said in (
-        ({"batch_id": 1, "admission": 1}, "batch 2 judged the same dead letters"),
-        ({"batch_id": 1, "admission": 3}, "no marker is of admission 2 of batch 1"),
-        ({"batch_id": 7, "admission": 1}, "batch 7, whose dead letters it judged, has no marker"),
+        ({"batch_id": 1, "admission": 1}, "batch 2 judged the same dead letters of batch 1"),
+        ({"batch_id": 1, "admission": 3}, "admission 2 of batch 1 has no marker"),
+        ({"batch_id": 7, "admission": 1}, "it judged dead letters of batch 7, which has no marker"),
     ):
         path.write_text(json.dumps(content | {"admits": admits}))
         [check] = [check for check in audit(spec).checks if check.name == "source"]
@@ -376,8 +376,8 @@ def test_an_admission_without_its_batch(bench: Workbench, ledger: Ledger, number
     for key in ("q", "q2"):
         admitted(ledger, spec, key=key)
     lose(ledger)
-    path = layout.marker(layout.of(spec), number)
+    path = layout.marker(layout.archive_folder(spec), number)
     path.rename(path.with_name(".aside"))
-    with pytest.raises(CorruptionError, match="whose dead letters it judged again"):
+    with pytest.raises(CorruptionError, match="this marker is of admission .* Restore these markers"):
         adopt(ledger, spec, log=quiet)
     assert not told(ledger)

@@ -15,7 +15,7 @@ from fixtures.spark.local import LocalEngine
 from semel.archive import layout
 from semel.cli import main
 from semel.ledger import Ledger
-from semel.reports.code_versions import made_by
+from semel.reports.code_versions import outputs_by_code
 from semel.reports.dead_letters import letters
 from semel.reports.find import find
 from semel.reports.gaps import gaps
@@ -94,11 +94,11 @@ def test_show_and_made_by_tell_the_code_of_each(
         bench.write(f"in/2026-11-0{day}.jsonl", events(day, day + 1))
         interval = datetime(2026, 11, day, tzinfo=UTC), datetime(2026, 11, day + 1, tzinfo=UTC)
         run_batch(ledger, spec, f"r{day}", engine, interval, log=quiet)
-    [before] = made_by(ledger, spec)
+    [before] = outputs_by_code(ledger, spec)
     query.write_text("SELECT id, n * 3 AS n FROM records")
     for root in (1, 2):
         replay.run(ledger, spec, "again", root, engine, log=quiet)
-    new, old = made_by(ledger, spec)
+    new, old = outputs_by_code(ledger, spec)
     assert (new.batches, new.runs, old.batches) == ((1, 2), ((1, 2),), (3,))
     assert [[t.day for t in span] for span in new.intervals] == [[1, 3]]
     assert old.digest == before.digest != new.digest
@@ -154,7 +154,7 @@ def test_what_was_admitted(bench: Workbench, ledger: Ledger, command: Any) -> No
     assert "admits: 1\nadmission: 1\n" in command("show", "2")
     assert "claim of batch 1: '" in command("show", "2")
     assert "(judges dead letters of 1) q" in " ".join(command("batches", spec.name).split())
-    assert layout.marker(layout.of(spec), 2).exists()
+    assert layout.marker(layout.archive_folder(spec), 2).exists()
 
 
 # Attacks RP11.
@@ -172,6 +172,6 @@ def test_a_batch_that_reaches_beyond_the_interval(
     run(ledger, spec, "r1", interval=(first, last))
     shell.fails("semel replay events --interval 2026-03-01 2026-03-03 --dry-run")
     why, step = shell.err.strip().splitlines()
-    assert "batch 1 of 2026-03-01T00:00:00+00:00 to 2026-03-04T00:00:00+00:00 has some of" in why
+    assert "batch 1 of 2026-03-01T00:00:00+00:00 to 2026-03-04T00:00:00+00:00 lies only partly in" in why
     assert step.startswith("next: semel replay events --interval 2026-03-01T00:00:00+00:00 2026-03-04")
     assert "batch 1 of " in shell.runs(step.removeprefix("next: "))

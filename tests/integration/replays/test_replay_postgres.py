@@ -28,7 +28,7 @@ SHORT = {"id": "string", "n": "bigint"}
 """The schema of a replay whose rows are told from those before: they have no time."""
 
 FIRST, SECOND = (1, 1, 60, 60, 60), (2, 2, 10, 10, 10)
-"""The rows of the two batches, as `made_by` gives them."""
+"""The rows of the two batches, as `writer_id` gives them."""
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_rows_are_replaced(bench: Workbench, ledger: Ledger, table: Warehouse, s
         (1, 1, 60), (2, 2, 10), (3, 1, 60), (4, 1, 60),
     ]  # fmt: skip
     first, second = markers_of(spec)
-    assert (first.generation, first.made_by, second.made_by) == (3, 4, 2)
+    assert (first.generation, first.writer_id, second.writer_id) == (3, 4, 2)
     found = [r["id"] for t in open_sink(spec).rows(first) for r in t.to_pylist()]
     assert sorted(found) == ids(0, 60)
 
@@ -112,7 +112,7 @@ def test_a_finalizer_that_dies_again_and_again(
         assert made_by(table) == sorted((there, SECOND)), point
     finalize(ledger, spec, number)
     assert made_by(table) == [SECOND, (3, 1, 60, 60, 0)]
-    assert markers_of(spec)[0].made_by == number
+    assert markers_of(spec)[0].writer_id == number
 
 
 # Attacks RP8, PG10.
@@ -152,7 +152,7 @@ def test_refused_rows_of_a_replay_are_accepted(
         (kept,) = marker.of_kind(Kind.REFUSED)
         refused = pq.read_table(marker.path_of(kept)).column("id").to_pylist()
         assert f"b{number:08d}" in kept.path and f"e00000{lost}" in refused
-        assert (marker.made_by, kept.records, len(refused)) == (
+        assert (marker.writer_id, kept.records, len(refused)) == (
             number, generation - 1, generation - 1
         )  # fmt: skip
         assert made_by(table)[1][0] == number and made_by(table)[1][2] == 61 - generation
@@ -164,7 +164,7 @@ def test_a_survivor_that_the_table_does_not_take_now(
 ) -> None:
     """A CHECK that came since: the attempt stops before its commit, and names row and remedy."""
     table.run("ALTER TABLE events ADD CONSTRAINT no_7 CHECK (n <> 7) NOT VALID")
-    said = r"line 8 \(byte 392\): sink_refuses .*no_7.*The sink does not take it; change the table"
+    said = r"line 8 \(byte 392\): sink_refuses .*no_7.*The sink rejects it. Change the table"
     with pytest.raises(TerminalError, match=said):
         replayed(ledger, spec, 1, "again")
     assert made_by(table) == [FIRST, SECOND]
@@ -182,11 +182,11 @@ def test_who_reads_by_a_marker_is_told(ledger: Ledger, spec: Spec) -> None:
     with dies_at("finalize.after_publish"):
         finalize(ledger, spec, number)
     sink = open_sink(spec)
-    assert markers_of(spec)[0].made_by == 1
-    with pytest.raises(RetryableError, match="rows of batch 3 in the place of those of batch 1"):
+    assert markers_of(spec)[0].writer_id == 1
+    with pytest.raises(RetryableError, match="rows of batch 3 instead of batch 1"):
         audit(spec)
     finalize(ledger, spec, number)
-    with pytest.raises(RetryableError, match="run this again"):
+    with pytest.raises(RetryableError, match="Run this again"):
         list(sink.rows(before))
     assert sum(t.num_rows for t in sink.rows(markers_of(spec)[0])) == 60
     assert sum(t.num_rows for t in sink.rows(markers_of(spec)[1])) == 10
@@ -203,7 +203,7 @@ def test_adopt_names_rows_of_a_replay_without_a_marker(
     with dies_at("finalize.after_publish"):
         finalize(ledger, spec, number)
     lose(ledger)
-    with pytest.raises(TerminalError, match="batch 3, which replaced those of batch 1") as said:
+    with pytest.raises(TerminalError, match="the rows of batch 3 replaced those of batch 1") as said:
         adopt(ledger, spec, log=quiet)
     assert "SET _semel_batch = 1 WHERE _semel_batch = 3" in str(said.value)
     table.run("UPDATE events SET _semel_batch = 1 WHERE _semel_batch = 3")

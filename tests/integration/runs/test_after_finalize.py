@@ -104,7 +104,7 @@ def test_another_file_is_never_replaced(place: Place, ledger: Ledger) -> None:
     other.write_bytes(b"other")
     run(ledger, spec, "r1")
     (why,) = collected(ledger, spec).damaged
-    assert "is another file; move that one aside" in why
+    assert "is another file; move that file aside" in why
     assert other.read_bytes() == b"other" and path.exists()
     other.unlink()
     done = collected(ledger, spec)
@@ -148,7 +148,7 @@ def test_a_name_that_comes_again(place: Place, ledger: Ledger, planned: bool) ->
     replayed(ledger, spec, first, "again")
     assert settled(spec).ids == ids(0, 20)
     (why,) = collected(ledger, spec).damaged
-    assert "is another file; move that one aside" in why
+    assert "is another file; move that file aside" in why
     (place.folder / "done" / "old").mkdir()
     moved = place.folder / "done" / f"a.{place.kind}"
     moved.rename(moved.parent / "old" / moved.name)
@@ -162,7 +162,7 @@ def test_a_name_that_comes_again(place: Place, ledger: Ledger, planned: bool) ->
 
 REFUSED = {
     "it may grow": ("in/*.jsonl", "jsonl", "done", "is for files that cannot grow"),
-    "out": ("in/*.parquet", "parquet", "../done", "holds '..'"),
+    "out": ("in/*.parquet", "parquet", "../done", "has '..'"),
     "absolute": ("in/*.parquet", "parquet", "/done", "is not a folder below the source's"),
     "itself": ("in/*.parquet", "parquet", ".", "is not a folder below the source's"),
     "read again": ("in/**/*.parquet", "parquet", "done", "would read it again"),

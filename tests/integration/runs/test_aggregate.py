@@ -39,7 +39,7 @@ from semel.pipeline.opening import open_sink
 from semel.pipeline.spec import Spec
 from semel.repair.accept import accept_columns
 from semel.repair.adopt import adopt
-from semel.reports import counted
+from semel.reports import window_rows
 from semel.reports.dead_letters import letters
 from semel.runs import replay
 from semel.spark.engine import SparkEngine
@@ -236,7 +236,7 @@ def test_the_statement_for_duckdb(
     whole = reader.windows(spec.sink_path()).select(names)
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'Asia/Kolkata'")
-        found = connection.execute(counted.query(spec)).fetchall()
+        found = connection.execute(window_rows.query(spec)).fetchall()
     assert plain(found) == plain(row.values() for row in whole.to_pylist())
 
 
@@ -245,14 +245,14 @@ def test_the_statement_for_a_table(bench: Workbench, ledger: Ledger, table: Ware
     spec = counting(bench, sink=TABLE)
     bench.write("in/a.jsonl", clicks(0, 9))
     run(ledger, spec, "r1")
-    assert len(table.run(counted.query(spec))) == len(merged(spec, table))
+    assert len(table.run(window_rows.query(spec))) == len(merged(spec, table))
     for changes, said in (
-        ({"aggregate": None, "window": None}, "counts no windows"),
+        ({"aggregate": None, "window": None}, "has no windows to query"),
         ({"sink": {"format": "jsonl"}}, "the types of columns"),
         ({"window": {"size": "3 hours", "every": "1 hour", "zone": "Europe/Berlin"}}, "the zone's"),
     ):
         with pytest.raises(TerminalError, match=said):
-            counted.query(counting(bench, name="other", **changes))
+            window_rows.query(counting(bench, name="other", **changes))
 
 
 KEYS = (
@@ -298,7 +298,7 @@ def test_keys_stay_apart_in_the_statement_and_the_reader(
         wanted += Counter({key: 1 + (key is None) for key in KEYS if key != ""})
     with duckdb.connect() as connection:
         connection.execute(f"SET TimeZone = '{zone}'")
-        rows = connection.sql(counted.query(spec)).to_arrow_table().to_pylist()
+        rows = connection.sql(window_rows.query(spec)).to_arrow_table().to_pylist()
     for found in (rows, reader.windows(spec.sink_path()).to_pylist()):
         found = [row for row in found if row["_semel_level"] == 1]
         assert {row["user"]: row["events"] for row in found} == wanted
@@ -460,7 +460,7 @@ def test_rows_that_stand_for_too_few(
     whole = combine.lifted
     monkeypatch.setattr(combine, "lifted", lambda spec, rows: whole(spec, rows).slice(1))
     bench.write("in/a.jsonl", clicks(0, 50))
-    with pytest.raises(CorruptionError, match="of 49; this is a defect"):
+    with pytest.raises(CorruptionError, match="rows for 49 of 50 new records"):
         run(ledger, counting(bench), "r1")
 
 
@@ -521,9 +521,9 @@ def test_columns_of_transforms_are_checked(
     bench.write("in/a.jsonl", clicks(0, 20))
     for text, why in {
         "SELECT id, n, at FROM records": "'user' is not a column",
-        "SELECT id, user, n FROM records": "'at' is no column of times",
+        "SELECT id, user, n FROM records": "'at' is not a column of times",
         "SELECT id, user, CAST(n AS double) AS n, at FROM records": "sum.n. of a double",
-        "SELECT id, user, n, CAST(NULL AS timestamp) AS at FROM records": "of no window",
+        "SELECT id, user, n, CAST(NULL AS timestamp) AS at FROM records": "belong to no window",
     }.items():
         made.write_text(text)
         with pytest.raises(TerminalError, match=why):
@@ -540,7 +540,7 @@ def test_columns_of_transforms_are_checked(
         ({"columns": {"x": "sum(user)"}}, "user is string"),
         ({"columns": {"x": "sum(gone)"}}, "'gone' is not a column"),
         ({"columns": {"x": "avg(n)"}}, "is not one of"),
-        ({"columns": {"x": "sum()"}}, "names no column"),
+        ({"columns": {"x": "sum()"}}, "needs a column"),
         ({"columns": {}}, "columns"),
         ({"columns": {"user": "count()"}}, "'user' twice"),
         ({"columns": {"final": "count()"}}, "'final' twice"),
@@ -573,7 +573,7 @@ def test_floats_are_refused(bench: Workbench, function: str) -> None:
 
 def test_a_topic_cannot_be_merged(bench: Workbench) -> None:
     sink = {"type": "kafka", "connection": "kafka", "topic": "t"}
-    with pytest.raises(SpecError, match="who reads a topic cannot merge its rows"):
+    with pytest.raises(SpecError, match="consumers of a topic cannot merge partial rows"):
         counting(bench, sink=sink)
 
 
@@ -612,7 +612,7 @@ def test_columns_of_another_type_are_refused(bench: Workbench, ledger: Ledger) -
     spec = counting(bench, source={"schema": {**SCHEMA, "n": "decimal(20,1)"}})
     with pytest.raises(TerminalError, match="rows of both would not add up"):
         run(ledger, spec, "r2")
-    with pytest.raises(TerminalError, match="declare a new pipeline"):
+    with pytest.raises(TerminalError, match="Declare a new pipeline"):
         accept_columns(ledger, spec)
     again = counting(bench)
     run(ledger, again, "r2")
@@ -626,7 +626,7 @@ def test_a_table_of_the_views_name_is_left_alone(
     """Refused before any work, with what to do."""
     table.run("CREATE TABLE events (x int)")
     bench.write("in/a.jsonl", clicks(0, 20))
-    with pytest.raises(TerminalError, match="give sink.table another name"):
+    with pytest.raises(TerminalError, match="Give sink.table another name"):
         run(ledger, counting(bench, sink=TABLE), "r1")
     assert table.run("SELECT count(*) FROM events") == [(0,)]
 
@@ -643,7 +643,7 @@ def test_another_comment_on_the_view(bench: Workbench, ledger: Ledger, table: Wa
     table.run("DROP VIEW events")
     table.run("CREATE VIEW events AS SELECT 1 AS x")
     bench.write("in/9.jsonl", clicks(60, 80))
-    with pytest.raises(TerminalError, match="no view that semel made"):
+    with pytest.raises(TerminalError, match="semel did not create it"):
         run(ledger, spec, "r9")
 
 
@@ -679,7 +679,7 @@ def test_windows_that_are_lost_are_noticed(
     assert broken(spec) == {"output"}
     with open_sink(spec) as sink, pytest.raises(TerminalError) as error:
         sink.describe(None)
-    table.run(re.search("passes over .*: (DROP VIEW .*)$", str(error.value))[1])
+    table.run(re.search("omits .*: (DROP VIEW .*)$", str(error.value))[1])
     bench.write("in/b.jsonl", clicks(40, 60))
     run(ledger, spec, "r2")
     assert merged(spec, table) == expected(clicks(0, 60))
@@ -694,7 +694,7 @@ def test_a_table_of_a_name_beside_the_view_is_left_alone(
     """Refused before anything is committed, with what to do."""
     table.run(f"CREATE TABLE {name} (x int)")
     bench.write("in/a.jsonl", clicks(0, 20))
-    with pytest.raises(TerminalError, match=f"{name}. is there, and is no table that semel made"):
+    with pytest.raises(TerminalError, match=f"{name}. exists, and semel did not create it"):
         run(ledger, counting(bench, sink=TABLE), "r1")
     [batch] = ledger.rows("look", "batches", name="counts", count=9)
     assert batch["status"] == "planned"
@@ -705,7 +705,7 @@ def test_a_view_of_the_name_of_semels_own_is_refused(
     bench: Workbench, table: Warehouse, name: str
 ) -> None:
     """Its view would take the place of a table that semel needs."""
-    with pytest.raises(TerminalError, match=f"semel keeps its own notes in .*{name}; write to"):
+    with pytest.raises(TerminalError, match=f"semel keeps its notes in .*{name}; declare"):
         counting(bench, sink={**TABLE, "table": name})
 
 
@@ -789,7 +789,7 @@ def test_a_json_column_is_no_place_for_keys(
     alter = 'ALTER TABLE events_parts ALTER COLUMN "user" TYPE'
     table.run(f'DROP VIEW events; {alter} jsonb USING to_jsonb("user")')
     bench.write("in/b.jsonl", clicks(10, 40))
-    with pytest.raises(TerminalError, match="is jsonb, .*what fits: text, character") as refused:
+    with pytest.raises(TerminalError, match="is jsonb, .*these fit: text, character") as refused:
         run(ledger, spec, "r2")
     table.run(f"CREATE VIEW events AS SELECT {', '.join(COLUMNS)} FROM events_parts")
     table.run(re.search(r"DROP VIEW IF .*$", str(refused.value))[0])
@@ -954,7 +954,7 @@ def test_find_says_what_it_cannot_see(
     run(ledger, counting(bench), "r1")
     assert main(["find", "counts", "e000001"]) == 0
     said = capsys.readouterr().out
-    assert "survivors cannot be seen there" in said
+    assert "the output does not have the id columns" in said
     assert "not among the repeats and dead letters of 1 finalized batches" in said
     assert main(["find", "counts", "e000003"]) == 0
     assert "duplicate_in_batch" in capsys.readouterr().out
@@ -1006,8 +1006,8 @@ def test_the_audit_names_the_tz_database_that_cut_other_windows(
     assert not verdict.ok
     named = [note for note in verdict.notes if "tz database" in note]
     assert named == [
-        "tz database 2020a cut the windows of batch 1, which differ from those of tz database "
-        f"{zones_version()} of this audit"
+        "stage computed the windows of batch 1 with tz database 2020a. The audit has tz database "
+        f"{zones_version()}, with other windows"
     ]
     plain = json.loads(marker.path.read_text())
     del plain["code"]["zones"]

@@ -77,7 +77,7 @@ def test_repeats_stay(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     assert [m.exact for m in made(spec)] == [False, False]
     assert audit(spec).notes == ("repeats may be there: at_least_once",)
     assert compared(ledger, spec).total == 0
-    assert "`id`; at_least_once: repeats are not dropped" in describe.pipeline(spec)
+    assert "`id`; at_least_once: semel does not drop repeats" in describe.pipeline_markdown(spec)
     assert "guarantee: at_least_once" in shell.runs("semel show 1")
     assert shell.runs("semel find events e000016").count("output") == 3
     bench.write("in/c.jsonl", events(30, 31))
@@ -87,13 +87,13 @@ def test_repeats_stay(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"record_id": None}, "guarantee: .*no meaning without record_id: each position is read"),
-        ({"dedup": {"scope": "bucket"}, "record_time": "at"}, "dedup.scope: bucket does not go"),
-        ({"dedup": {"keep_ids": True}}, "dedup.keep_ids: has no meaning with at_least_once"),
+        ({"record_id": None}, "guarantee: at_least_once needs record_id: without it semel reads"),
+        ({"dedup": {"scope": "bucket"}, "record_time": "at"}, "dedup.scope: bucket does not work"),
+        ({"dedup": {"keep_ids": True}}, "dedup.keep_ids: does not work with at_least_once"),
         (
             {"sink": {"type": "postgres", "connection": "w", "table": "t", "mode": "upsert",
                       "key": ["id"]}},
-            "sink.mode: upsert takes one row for a key",
+            "sink.mode: upsert allows one row for a key",
         ),
     ],
 )  # fmt: skip
@@ -127,7 +127,7 @@ def test_the_way_to_exactly_once(
     if source:
         shutil.rmtree(folder)
         shutil.move(bench.folder / "away", folder)
-    assert "exactly once from commit 3 on: 30 ids of 2 batches are known" in told
+    assert "exactly once from commit 3 on: the catalog has 30 ids of 2 batches" in told
     assert "nothing to do" in shell.runs("semel exact events")
     assert "repeats may be there before commit 3" in shell.runs("semel run events")
 
@@ -140,7 +140,7 @@ def test_the_way_to_exactly_once(
     assert verdict.ok and "repeats may be there before commit 3" in verdict.notes
     assert (made(spec)[-1].exact_from, made(spec)[-1].exact) == (3, True)
     assert compared(ledger, spec, 3, 3).total == 0
-    with pytest.raises(TerminalError, match="batch 1 was made at least once"):
+    with pytest.raises(TerminalError, match="semel wrote batch 1 at least once"):
         compared(ledger, spec)
     assert loose.digest() != spec.digest()
 
@@ -236,12 +236,12 @@ def test_ids_that_nobody_has(bench: Workbench, ledger: Ledger, shell: Shell) -> 
     [file] = spec.sink_path().glob("*b00000001*")
     kept = file.rename(bench.folder / "kept")
     shell.fails("semel exact events")
-    assert "ids of batch 1 of events cannot be found" in shell.err
-    assert "or run it at_least_once until " in shell.err
+    assert "events: semel cannot recover the ids of batch 1" in shell.err
+    assert "Or run it at_least_once until " in shell.err
     assert not any(word in shell.err for word in ("bucket", "forget", "abandon"))
     kept.rename(file)
     assert switched(ledger, bench.spec(sink={"path": "out/other"})).ids == 30
-    assert not layout.ids_list(layout.of(spec), 1).exists()  # Its output has them.
+    assert not layout.ids_list(layout.archive_folder(spec), 1).exists()  # Its output has them.
 
 
 # Attacks D7, D8, D11.
@@ -260,7 +260,7 @@ def test_taught_ids_outlast_output_and_source(bench: Workbench, ledger: Ledger) 
     output.rename(bench.folder / "output")
     lose(ledger)
     assert adopt(ledger, spec, log=quiet).ids == 40
-    listed = layout.ids_list(layout.of(spec), 1)
+    listed = layout.ids_list(layout.archive_folder(spec), 1)
     listed.with_name(".b00000001.json.7.0a").touch()  # Left from a crash.
     assert broken(spec) == {"files", "source"}
     text = listed.read_bytes()
@@ -287,13 +287,13 @@ def test_a_list_that_is_damaged(bench: Workbench, ledger: Ledger, damage: str) -
     """
     loose, spec = two_batches(bench, ledger), bench.spec(dedup={"keep_ids": True})
     switched(ledger, spec)
-    listed = layout.ids_list(layout.of(spec), 1)
+    listed = layout.ids_list(layout.archive_folder(spec), 1)
     plain = json.loads(text := listed.read_text())
     files = plain["files"]
     listed.write_text({
         "fewer": json.dumps({**plain, "files": files[1:]}),
         "twice": json.dumps({"files": files * 2, "ids": plain["ids"] * 2}),
-        "others": layout.ids_list(layout.of(spec), 2).read_text(),
+        "others": layout.ids_list(layout.archive_folder(spec), 2).read_text(),
         "deep": "[" * 100_000,
         "outside": json.dumps({**plain, "files": [{**files[0], "path": "../x"}, *files[1:]]}),
     }[damage])  # fmt: skip
@@ -301,10 +301,11 @@ def test_a_list_that_is_damaged(bench: Workbench, ledger: Ledger, damage: str) -
     lose(ledger)
     spec = bench.spec(dedup={"keep_ids": True})
     assert adopt(ledger, spec, log=quiet).strays == ()
-    with pytest.raises(CorruptionError, match="b00000001.json is not as exact writes it.* aside"):
+    told = "b00000001.json: this file differs from the ids that exact writes there"
+    with pytest.raises(CorruptionError, match=told):
         switched(ledger, spec)
     listed.unlink()
-    layout.kept(layout.of(spec), Kind.IDS, 2, 1).unlink()
+    layout.batch_file(layout.archive_folder(spec), Kind.IDS, 2, 1).unlink()
     assert switched(ledger, spec).ids == 30
     assert listed.read_text() == text
     proven(spec)
@@ -324,7 +325,7 @@ def test_ids_files_without_their_list(bench: Workbench, ledger: Ledger) -> None:
 
     with failpoints.armed("storage.after_publish", killed), pytest.raises(KilledError):
         switched(ledger, bench.spec(dedup={"keep_ids": True}))
-    assert len(list((layout.of(loose) / Kind.IDS).iterdir())) == 1
+    assert len(list((layout.archive_folder(loose) / Kind.IDS).iterdir())) == 1
     loose = bench.spec(**LOOSE)
     proven(loose)
     lose(ledger)
@@ -435,9 +436,9 @@ def test_a_batch_on_its_way_is_finished_first(
     """A committed batch has no marker that its ids could be read from, and no run finishes it by
     the new declaration: the command does. One that lost its marker is told.
     """
-    marker = layout.marker(layout.of(two_batches(bench, ledger)), 2)
+    marker = layout.marker(layout.archive_folder(two_batches(bench, ledger)), 2)
     marker.rename(marker.with_name(".aside"))
-    with pytest.raises(RetryableError, match="batch 2 of events has committed, and its marker"):
+    with pytest.raises(RetryableError, match="events: batch 2 has committed, but exact did not find its marker"):
         switched(ledger, bench.spec())
     assert counted(ledger, "id_run") == 0
     marker.with_name(".aside").rename(marker)
@@ -450,11 +451,11 @@ def test_a_batch_on_its_way_is_finished_first(
 def test_another_file_under_the_name_of_an_ids_file(bench: Workbench, ledger: Ledger) -> None:
     """It is not touched, and not taken for the ids."""
     spec = two_batches(bench, ledger)
-    other = layout.kept(layout.of(spec), Kind.IDS, 2, 1)
+    other = layout.batch_file(layout.archive_folder(spec), Kind.IDS, 2, 1)
     other.parent.mkdir()
     other.write_bytes(b"mine")
     spec = bench.spec(dedup={"keep_ids": True})
-    with pytest.raises(CorruptionError, match="00002-00001.parquet is not as exact .* move it"):
+    with pytest.raises(CorruptionError, match="00002-00001.parquet: this file differs .* Move it"):
         switched(ledger, spec)
     other.rename(bench.folder / "aside")
     assert switched(ledger, spec).ids == 30
@@ -497,7 +498,7 @@ def test_a_replay_from_before(bench: Workbench, ledger: Ledger) -> None:
 def test_a_marker_of_no_batch_here(bench: Workbench, ledger: Ledger, of: str) -> None:
     """Its ids are not learned: what the ledger does not have is read again, and is no repeat."""
     loose = two_batches(bench, ledger)
-    marker, [output] = layout.marker(layout.of(loose), 2), loose.sink_path().glob("*b00000002*")
+    marker, [output] = layout.marker(layout.archive_folder(loose), 2), loose.sink_path().glob("*b00000002*")
 
     def forget() -> None:
         text = marker.read_bytes()
@@ -515,10 +516,10 @@ def test_a_marker_of_no_batch_here(bench: Workbench, ledger: Ledger, of: str) ->
     if of != "a ledger of meanwhile":
         forget()
         point = "exact.after_exact"
-    with pytest.raises(TerminalError, match="batch 2, which are none of 'events' here.* aside"):
+    with pytest.raises(TerminalError, match="batch 2 are not of 'events' in this ledger.* out of the archive"):
         with failpoints.armed(point, forget):
             switched(ledger, spec)
-    kept = layout.of(spec) / Kind.IDS
+    kept = layout.archive_folder(spec) / Kind.IDS
     assert counted(ledger, "id_run") == 0 and kept.exists() == (point == "exact.before_lock")
     for path in (marker, output, *kept.glob("b00000002*")):
         path.unlink()

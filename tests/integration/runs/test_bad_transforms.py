@@ -84,7 +84,7 @@ def rows_of(sink: Path) -> list[dict]:
         ("absent", "absent"),
         ("no_frame", "not a DataFrame|AttributeError"),
         ("raises_in_udf", "ZeroDivisionError"),
-        ("missing", "defines no function 'missing'"),
+        ("missing", "does not define a function 'missing'"),
     ],
 )
 def test_a_transform_that_fails_stops_the_batch(

@@ -23,7 +23,7 @@ from semel.compare import BatchRange, compare
 from semel.finalize import finalize
 from semel.formats.output import rows_of
 from semel.formats.parquetsink import ROW_GROUP_BYTES
-from semel.formats.pieces import PIECE_BYTES_MAX, gathered, pieces
+from semel.formats.pieces import PIECE_BYTES_MAX, gather, read_pieces
 from semel.ledger import Ledger
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
@@ -57,7 +57,7 @@ VERBS: dict[str, Verb] = {
     "letters": lambda _, spec: letters(spec, count=3),
     "audit's output": lambda _, spec: _read(spec, limits.AUDIT_CHUNK_BYTES),
     "compare": lambda ledger, spec: compare(
-        ledger, spec, BatchRange(first=1, last=1), other=spec, shown=1, log=quiet
+        ledger, spec, BatchRange(first=1, last=1), other=spec, difference_limit=1, log=quiet
     ),
     "adopt": _adopt,
 }
@@ -68,7 +68,7 @@ def _read(spec: Spec, at_once: int) -> None:
     [marker] = markers_of(spec)
     count = 0
     for file in marker.of_kind(Kind.DATA):
-        for table in gathered(rows_of(marker, file), at_once):
+        for table in gather(rows_of(marker, file), at_once):
             count += table.num_rows
     assert count == GOOD
 
@@ -132,7 +132,7 @@ def test_a_table_is_filled_and_read_in_pieces(
     """Finalize of a staged file that is small, and large when it is read; and who reads the table."""
     spec = fat(bench, **TABLE)
     assert committed(ledger, spec, "r1") == 1
-    staged = [path for path in layout.staging(layout.of(spec)).rglob("data/*") if path.is_file()]
+    staged = [path for path in layout.staging(layout.archive_folder(spec)).rglob("data/*") if path.is_file()]
     assert staged and sum(path.stat().st_size for path in staged) < DECODED_MB << 20 >> 6
     found = grown(["finalize", "find"], ledger_dsn, spec)
     assert table.run("SELECT count(*) FROM events") == [(GOOD,)]
@@ -153,13 +153,13 @@ def test_pieces_of_a_file(tmp_path: Path) -> None:
     """
     file = write_table(tmp_path / "a", ROWS, Kind.DATA, "", "parquet")
     assert file.bytes < 1 << 20 < ROW_GROUP_BYTES < ROWS.nbytes
-    found = list(pieces(file.path))
+    found = list(read_pieces(file.path))
     assert max(rows.nbytes for rows in found) <= PIECE_BYTES_MAX
     assert pa.Table.from_batches(found).equals(ROWS)
     with pq.ParquetFile(file.path) as groups:
         sizes = [groups.read_row_group(n).nbytes for n in range(groups.num_row_groups)]
     assert max(sizes) <= ROW_GROUP_BYTES
-    small = list(pieces(file.path, ["id"], 1_000))
+    small = list(read_pieces(file.path, ["id"], 1_000))
     assert max(rows.nbytes for rows in small) <= 1_000
     assert np.concatenate([rows.column("id").to_numpy() for rows in small]).tolist() == [
         *range(30_000)
@@ -169,15 +169,15 @@ def test_pieces_of_a_file(tmp_path: Path) -> None:
 def test_pieces_of_no_rows(tmp_path: Path) -> None:
     """A file without rows is one."""
     file = write_table(tmp_path / "a", ROWS.slice(0, 0), Kind.DATA, "", "parquet")
-    assert sum(rows.num_rows for rows in pieces(file.path)) == file.records == 0
+    assert sum(rows.num_rows for rows in read_pieces(file.path)) == file.records == 0
 
 
 def test_small_tables_are_gathered() -> None:
     """Tables of one row become fewer ones; what is large stays as it is."""
     parts = [ROWS.slice(n, 1) for n in range(19_900, 20_100)]
-    found = list(gathered(parts, 100_000))
+    found = list(gather(parts, 100_000))
     assert pa.concat_tables(found).equals(ROWS.slice(19_900, 200)) and len(found) < 40
-    assert list(gathered([], 1)) == []
+    assert list(gather([], 1)) == []
 
 
 def test_a_writer_holds_little_for_all_folders(tmp_path: Path) -> None:
@@ -205,4 +205,4 @@ def test_one_key_in_all_rows(tmp_path: Path) -> None:
 
 def _twice(file: object) -> tuple[object, int]:
     before = _peak_mb()
-    return keys.twice([file], ("text",)), _peak_mb() - before
+    return keys.find_duplicate_key([file], ("text",)), _peak_mb() - before

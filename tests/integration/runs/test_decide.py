@@ -24,8 +24,8 @@ from semel.ledger import Ledger
 from semel.model.batch import Batch
 from semel.pipeline.spec import Spec
 from semel.plan import plan
-from semel.repair.accept import accept_file, choices, foresee
-from semel.repair.losses import accept_loss, digest_of, foresee_loss
+from semel.repair.accept import accept_file, choices, preview_accept
+from semel.repair.losses import accept_loss, losses_digest, preview_loss
 
 ACCEPT = "/semel/dags/events/accept"
 HOSTILE = "in/<b>\"'&%2F x.jsonl"
@@ -69,7 +69,7 @@ def test_a_copy_that_is_whole_is_not_offered_as_the_same(
     assert 'value="new" checked' in text and 'value="same"' not in text
     assert choices(spec.source, "copy") == ("new",)
     assert choices(bench.spec().source, "copy") == ("new", "same")
-    assert foresee(ledger, spec, one.name, same=False)
+    assert preview_accept(ledger, spec, one.name, same=False)
 
 
 def test_a_refused_file_is_accepted_in_two_steps(
@@ -87,7 +87,7 @@ def test_a_refused_file_is_accepted_in_two_steps(
     seen = pages.get("/semel/dags/events/refused", "viewer")
     assert "What would this do?" not in seen.text and "permission to edit" in seen.text
     asked = ask(pages, path)
-    assert "read as a <strong>new generation</strong>" in asked.text and "<b>" not in asked.text
+    assert "the file as a <strong>new generation</strong>" in asked.text and "<b>" not in asked.text
     assert list(refusals(ledger)) == [path.name]
     done = pages.send(ACCEPT, {"token": token_of(asked)})
     assert done.status == 200 and "the file is accepted" in done.text
@@ -148,7 +148,7 @@ def test_nobody_else_accepts(
         tried[name] = (pages.send(ACCEPT, form, headers=headers), 403)
     wrong = {name: a.status for name, (a, status) in tried.items() if a.status != status}
     assert not wrong
-    assert "more than 15 min ago" in tried["too old"][0].text
+    assert "more than 15 min old" in tried["too old"][0].text
     assert list(refusals(ledger)) == [path.name]
     assert pages.send(ACCEPT, form, headers={"origin": "http://testserver"}).status == 200
 
@@ -171,20 +171,20 @@ def test_what_changed_since_it_was_shown_is_not_accepted(
     path.write_bytes(text.replace(b"e000007", b"e999997"))
     for _ in range(2):
         late = pages.send(ACCEPT, {"token": token})
-        assert late.status == 409 and "not any more as it was shown" in late.text
+        assert late.status == 409 and "has changed since you saw its preview" in late.text
     assert list(refusals(ledger)) == [path.name]
     token = token_of(ask(pages, path))
     beside = path.with_name("other")
     beside.write_bytes(path.read_bytes())
     os.replace(beside, path)
     late = pages.send(ACCEPT, {"token": token})
-    assert late.status == 409 and "there is nothing to accept" in late.text
+    assert late.status == 409 and "nothing to accept. semel does not refuse it" in late.text
     run(ledger, spec, "r3")
     path.write_bytes(lines(60, 80))
     plan(ledger, spec, "r4")
-    foreseen = foresee(ledger, spec, str(path), same=False)
+    foreseen = preview_accept(ledger, spec, str(path), same=False)
     path.write_bytes(lines(30, 40))
-    with pytest.raises(StateError, match="nothing was done"):
+    with pytest.raises(StateError, match="Nothing was accepted"):
         agreed = (foreseen.end, foreseen.digest)
         accept_file(ledger, spec, str(path), same=False, agreed=agreed)
     token = token_of(ask(pages, path))
@@ -204,14 +204,14 @@ def test_a_loss_is_recorded_in_the_name_of_who_saw_it(
     path.unlink()
     plan(ledger, spec, "r2")
     assert "gone" in pages.get("/semel/dags/events/refused").text
-    losses = foresee_loss(ledger, spec, str(path))
-    with pytest.raises(StateError, match="nothing was done"):
-        accept_loss(ledger, spec, str(path), agreed=digest_of(losses[1:]))
+    losses = preview_loss(ledger, spec, str(path))
+    with pytest.raises(StateError, match="Nothing was accepted"):
+        accept_loss(ledger, spec, str(path), agreed=losses_digest(losses[1:]))
     done = pages.send(ACCEPT, {"token": token_of(ask(pages, path, "lost"))})
     assert done.status == 200 and "the loss is recorded" in done.text
     text = pages.get("/semel/dags/events/refused").text
-    assert "admin (Airflow)" in text and "No file is refused" in text
-    assert "is recorded already" in ask(pages, path, "lost").text
+    assert "admin (Airflow)" in text and "would not refuse any file now" in text
+    assert "is already recorded" in ask(pages, path, "lost").text
 
 
 def test_what_cannot_be_accepted_has_no_button(pages: Pages, bench: Workbench) -> None:
@@ -219,7 +219,7 @@ def test_what_cannot_be_accepted_has_no_button(pages: Pages, bench: Workbench) -
     bench.spec(source={"select": "interval", "interval_from": "day-%Y-%m-%d.jsonl"})
     bench.write("in/nonsense.jsonl", events(0, 1))
     text = pages.get("/semel/dags/events/refused").text
-    assert "1</span> file is refused" in text and "Nothing can be accepted here" in text
+    assert "1</span> file is refused" in text and "You cannot accept this: fix the file" in text
     assert "<button" not in text
 
 
@@ -238,7 +238,7 @@ def test_a_batch_is_abandoned_in_two_steps(
     assert "Abandon it" not in pages.get(where, "viewer").text
     assert pages.get(f"{where}/abandon", "viewer").status == 403
     asked = pages.get(f"{where}/abandon")
-    assert "No attempt is at work on it" in asked.text and "a.jsonl" in asked.text
+    assert "No attempt is at work on this batch" in asked.text and "a.jsonl" in asked.text
     form = {"token": token_of(asked)}
     assert pages.send(f"{where}/abandon", form, "viewer").status == 403
     assert pages.send(f"{where}/abandon", form, headers={"origin": "http://evil"}).status == 403
@@ -267,9 +267,9 @@ def test_a_batch_that_somebody_began_is_not_abandoned_unseen(
             f"VALUES ({planned.batch_id}, 1, 0, '{{}}', 'somewhere')"
         )
     late = pages.send(where, form)
-    assert late.status == 409 and "another attempt than was shown" in late.text
+    assert late.status == 409 and "have changed since the page showed them" in late.text
     asked = pages.get(where)
-    assert "An attempt is at work on it" in asked.text
+    assert "An attempt is at work on this batch" in asked.text
     assert pages.send(where, {"token": token_of(asked)}).status == 200
 
 

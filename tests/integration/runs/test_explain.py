@@ -17,7 +17,7 @@ from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.sources.files.source import FilesSource
 from semel.spark.engine import SparkEngine
-from semel.spark.explain import Explained, Runs, Stage, StageEnd, explain
+from semel.spark.explain import BatchPlan, Stage, StageEnd, StepRunner, explain
 
 TRANSFORMS = """
 from pyspark.sql import functions as F
@@ -157,7 +157,7 @@ def shape(plan: str) -> str:
     return re.sub(r"#\d+L?|plan_id=\d+|id=#?\d*", "", plan).strip()
 
 
-def stages_of(answer: Explained) -> list[Stage]:
+def stages_of(answer: BatchPlan) -> list[Stage]:
     return [stage for query in answer.queries for stage in query.stages]
 
 
@@ -186,13 +186,13 @@ def test_spark_runs_what_explain_says(
     assert len(ran.stages) == len(stages_of(answer)) + len(sampled)
 
 
-def planned(bench: Workbench, engine: SparkEngine, *functions: str, **changes: Any) -> Explained:
+def planned(bench: Workbench, engine: SparkEngine, *functions: str, **changes: Any) -> BatchPlan:
     """What is explained of a pipeline by position with these functions of TRANSFORMS."""
     names = [name if name.endswith(".sql") else f"of:{name}" for name in functions]
     return explain(declared(bench, record_id=None, transforms=names, **changes), engine)
 
 
-def shuffled(answer: Explained) -> list[tuple[str, bool, int | None]]:
+def shuffled(answer: BatchPlan) -> list[tuple[str, bool, int | None]]:
     """Of each shuffle: for whom it is, whether rows are combined before it, to how many tasks."""
     ends = [stage for stage in stages_of(answer) if stage.ends is StageEnd.shuffle]
     return [(stage.of, stage.lifted, stage.partitions) for stage in ends]
@@ -221,7 +221,8 @@ def test_python_breaks_what_is_compiled(bench: Workbench, engine: SparkEngine) -
     """Steps before and behind a Python function are not of one compiled function."""
     steps = planned(bench, engine, "python").queries[1].stages[0].steps
     runs = [step.runs for step in steps]
-    assert runs == [Runs.semel, Runs.spark, Runs.python, Runs.spark, Runs.semel]
+    first = [StepRunner.semel, StepRunner.spark, StepRunner.python]
+    assert runs == [*first, StepRunner.spark, StepRunner.semel]
     before, python, after = steps[1:4]
     assert before.text.startswith("Filter") and python.text.startswith("ArrowEvalPython")
     assert python.fused is None and None not in (before.fused, after.fused)
@@ -282,13 +283,13 @@ def test_the_command(bench: Workbench, explaining: Shell) -> None:
     assert "-> shuffle to 4 tasks: ids by shard" in told
     assert "-> shuffle to tasks of the batch: verdicts by task" in told
     assert "combine to partial rows by window_start, n (1 hour); lifted" in told
-    assert told.rstrip().endswith("64.0 MiB; 2 shuffles of a batch")
+    assert told.rstrip().endswith("64.0 MiB; a batch has 2 shuffles")
     source = {"type": "kafka", "topics": ["t"], "bootstrap_servers": "127.0.0.1:9"}
     source |= {"value": "json", "schema": {"id": "string", "n": "bigint", "at": "timestamp"}}
     declared(bench, source=source, record_id=None, transforms=["of:grouped"])
     told = explaining.runs("semel explain events --plan")
     assert "for of:grouped, combined before it (lifted): hashpartitioning(n, 3)" in told
-    assert "1 shuffle of a batch, 0 where one task reads all of it" in told
+    assert "a batch has 1 shuffle, or 0 if one task reads all of it" in told
     assert told.count("== Physical Plan ==") == 2
     assert not list(bench.data.glob("out*"))
 
@@ -343,7 +344,7 @@ def test_what_cannot_be_explained(bench: Workbench, explaining: Shell) -> None:
     assert "of:raises raised ValueError: no such region" in explaining.err
     declared(bench, transforms=["of:nowhere"])
     explaining.fails("semel explain events")
-    assert "defines no function 'nowhere'" in explaining.err
+    assert "does not define a function 'nowhere'" in explaining.err
     (bench.transforms / "bad.sql").write_text("SELECT id,\n  nope FROM records")
     declared(bench, transforms=["bad.sql"])
     explaining.fails("semel explain events")

@@ -51,14 +51,14 @@ class Run:
 
     def plan(self) -> Planned:
         """The task plan, with the operator's key and interval."""
-        from semel.airflow.operators import interval, request_key
+        from semel.airflow.operators import run_interval, request_key
 
         context: dict[str, Any] = {"dag_run": self.dag_run, "params": {}}
         if self.day:
             ends = pendulum.instance(self.day), pendulum.instance(self.day + ONE)  # As Airflow's.
             context |= dict(zip(("data_interval_start", "data_interval_end"), ends, strict=True))
         key = request_key(context)
-        answer = plan(self.ledger, self.spec, key, interval(context, self.spec))
+        answer = plan(self.ledger, self.spec, key, run_interval(context, self.spec))
         assert "batch" in summary.plan(answer)
         return answer
 
@@ -81,12 +81,12 @@ class Run:
             answer = self.plan()
         except TerminalError:
             return Plan.FAILS
-        if answer.batch is None and not answer.done:
+        if answer.batch is None and not answer.is_done:
             return Plan.NOTHING
         self.stage()
         self.commit()
         self.finalize()
-        return Plan.AGAIN if answer.done else Plan.TAKES
+        return Plan.AGAIN if answer.is_done else Plan.TAKES
 
 
 def play(run: Run, event: str) -> None:
@@ -136,7 +136,7 @@ def change(spec: Spec, ledger: Ledger, statement: str) -> None:
 
 def output(spec: Spec) -> list[int]:
     """What readers see."""
-    if not any(layout.markers(layout.of(spec)).glob("b*.json")):
+    if not any(layout.markers(layout.archive_folder(spec)).glob("b*.json")):
         return []
     return sorted(reader.dataset(spec.sink_path()).to_table(["n"])["n"].to_pylist())
 

@@ -69,7 +69,7 @@ JOB = SimpleNamespace(attempt_id=1, shards=2, splits=(None, None), spec=None)
 def test_a_shard_needs_each_split_once(splits: list[int]) -> None:
     """A part of the shuffle that is missing, doubled or foreign fails the task that gets it."""
     rows = [_row(engine_module._READ, 0, split, b"", b"") for split in splits]
-    with pytest.raises(RetryableError, match=r"each split below 2 once.*run stage again"):
+    with pytest.raises(RetryableError, match=r"each split below 2 once.*Run stage again"):
         list(engine_module._classify(JOB)(iter(rows)))
 
 
@@ -78,7 +78,7 @@ def test_a_shard_needs_each_split_once(splits: list[int]) -> None:
 def test_a_split_needs_each_shard_once(shards: list[int]) -> None:
     """The same behind classify: no drops of a shard may be missing or come twice."""
     rows = [_row(engine_module._CLASSIFIED, 0, 0, shard, b"", b"{}", b"[]") for shard in shards]
-    with pytest.raises(RetryableError, match=r"each shard below 2 once.*run stage again"):
+    with pytest.raises(RetryableError, match=r"each shard below 2 once.*Run stage again"):
         list(engine_module._write(JOB, True)(iter(rows)))
 
 
@@ -88,7 +88,7 @@ def test_a_split_has_one_outcome() -> None:
     found = [b'{"n": 0}', b'{"n": 1}']
     kind = engine_module._CLASSIFIED
     rows = [_row(kind, 0, 0, n, b"", report, b"[]") for n, report in enumerate(found)]
-    with pytest.raises(RetryableError, match="split 0 was read twice with two outcomes"):
+    with pytest.raises(RetryableError, match="part 0 of the source twice, with two results"):
         list(engine_module._write(JOB, True)(iter(rows)))
 
 

@@ -42,7 +42,7 @@ def test_many_small_files_become_few(
     repeats = 29 if record_id else 0
     assert (counts.survivors, counts.quarantined) == (330 - repeats, 30)
     assert (counts.duplicates_batch, counts.rows_written) == (repeats, 330 - repeats)
-    [marker] = (layout.of(spec) / "markers").glob("*.json")
+    [marker] = (layout.archive_folder(spec) / "markers").glob("*.json")
     kinds = sorted(f["kind"] for f in json.loads(marker.read_text())["files"])
     assert kinds == ["claims", "data", "dead_letters", *(["decisions"] if repeats else [])]
     found = settled(spec).ids

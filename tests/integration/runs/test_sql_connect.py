@@ -122,7 +122,7 @@ def _server(
     program = Path(semel.__file__).with_name("spark") / "connect_server.py"
     options = [f"--conf={name}={value}" for name, value in conf.items()]
     environment = os.environ | {
-        "SPARK_HOME": str(spark_server.installed()),
+        "SPARK_HOME": str(spark_server.spark_home()),
         "SPARK_LOCAL_DIRS": str(folder / "local"),
         "PYSPARK_PYTHON": sys.executable,
         "SEMEL_STATE_DIR": str(executors_state),

@@ -22,7 +22,7 @@ from fixtures.spark.local import LocalEngine
 from semel import failpoints
 from semel.archive import layout
 from semel.archive.marker import markers_of
-from semel.archive.owned import refuse_traces
+from semel.archive.ownership import refuse_traces
 from semel.audit import audit
 from semel.errors import CorruptionError, TerminalError
 from semel.ledger import Ledger, pipelines
@@ -65,7 +65,7 @@ def test_published_twice_lands_once(place: Place) -> None:
 def test_a_sink_that_refuses_no_row_has_none_to_accept(place: Place) -> None:
     """It says so, and nothing is there."""
     sink, won = place.sink(), place.won((0, 10))
-    with pytest.raises(TerminalError, match="batch 1, .*out/events, refuses no row"):
+    with pytest.raises(TerminalError, match="out/events refused none of batch 1"):
         sink.publish_accepting(won, lambda _: pytest.fail("there are none"))
     assert place.rows() == []
 
@@ -125,7 +125,7 @@ def test_what_another_batch_of_its_number_left_is_loud(place: Place) -> None:
     sink, theirs, ours = place.sink(), place.won((0, 10)), place.won((20, 30), (30, 35))
     place.finalize(theirs)
     assert Presence.WRONG in sink.query_presence(ours)
-    with pytest.raises(CorruptionError, match=r"batch 1: .*nothing was touched"):
+    with pytest.raises(CorruptionError, match=r"batch 1: .*Nothing was touched"):
         place.finalize(ours)
     with suppress(CorruptionError):  # It was absent when it was looked at.
         sink.publish(ours, ours.files[:1])
@@ -150,7 +150,7 @@ def test_damaged_staged_files_are_loud(
     won = place.won((0, 10), (10, 15))
     backup = shutil.copytree(place.staged, tmp_path / "backup")
     damage(won)
-    with pytest.raises(CorruptionError, match=r"batch 1: 1 of 2 files.*nothing was touched"):
+    with pytest.raises(CorruptionError, match=r"batch 1: 1 of 2 files.*Nothing was touched"):
         place.finalize(won)
     assert place.rows() == []
     shutil.copytree(backup, place.staged, dirs_exist_ok=True)
@@ -162,10 +162,10 @@ def test_damaged_staged_files_are_loud(
 def test_what_landed_is_known_without_its_ledger(place: Place) -> None:
     """A pipeline that is new to a ledger is refused where rows of one of its name lie."""
     spec, sink = place.spec(), place.sink()
-    refuse_traces(spec, sink, layout.of(spec))
+    refuse_traces(spec, sink, layout.archive_folder(spec))
     place.finalize(place.won((0, 10), batch_id=7))
-    with pytest.raises(TerminalError, match="knows no pipeline 'events'"):
-        refuse_traces(spec, sink, layout.of(spec))
+    with pytest.raises(TerminalError, match="has no pipeline 'events'"):
+        refuse_traces(spec, sink, layout.archive_folder(spec))
 
 
 def test_one_place_has_one_address(place: Place) -> None:
@@ -228,7 +228,7 @@ def test_an_output_is_replaced_or_the_sink_refuses(place: Place, ledger: Ledger)
     (marker,) = markers_of(place.spec())
     read = pa.concat_tables(place.sink().rows(marker)).sort_by("id")
     assert read.column("id").to_pylist() == [e["id"] for e in events(0, 10)]
-    assert marker.made_by == 2 and [row for row in place.rows() if row[0] == 2] == rows(0, 10, 2)
+    assert marker.writer_id == 2 and [row for row in place.rows() if row[0] == 2] == rows(0, 10, 2)
 
 
 # Attacks PG4, L3.

@@ -100,7 +100,7 @@ def test_the_audit_tells_null_from_the_empty_text(
     bench.write("in/a.jsonl", [FULL, EMPTY, BARE])
     run_batch(ledger, spec, "r1", engine, log=quiet)
     assert audit(spec).ok
-    (path,) = layout.markers(layout.of(spec)).iterdir()
+    (path,) = layout.markers(layout.archive_folder(spec)).iterdir()
     content = json.loads(path.read_text())
     (entry,) = [file for file in content["files"] if file["kind"] == "data"]
     data = spec.sink_path() / entry["path"]

@@ -51,7 +51,7 @@ def test_find_tells_of_a_file_that_is_gone(
     for path in files:
         path.unlink()
     said = shell.runs(f"semel find events {ids(3, 4)[0]}", code=1).splitlines()
-    assert [line for line in said if "not all of batch 1 was searched: " in line], said
+    assert [line for line in said if "semel could not search all of batch 1: " in line], said
     assert ("output: batch 1" in said[0]) == (what != "output"), said
     assert said[-1] == "next: semel audit events"
     assert "cannot be read" in shell.runs("semel audit events", code=1)

@@ -25,7 +25,7 @@ from semel.pipeline.spec import Spec
 from semel.repair.adopt import adopt
 from semel.reports.dead_letters import letters
 from semel.reports.find import find
-from semel.sinks import held
+from semel.sinks import note_comparison
 from semel.sinks.postgres.sink import PostgresSink
 from semel.spark.check import check
 
@@ -50,7 +50,7 @@ def test_records_are_in_the_table_once(bench: Workbench, ledger: Ledger, table: 
     counts = table.run("SELECT _semel_batch, _semel_seq, count(*) FROM events GROUP BY 1, 2")
     assert sorted(counts) == [(1, 1, 50), (2, 2, 30)]
     proven(spec)
-    kept = layout.of(spec)
+    kept = layout.archive_folder(spec)
     assert kept == bench.data / "_semel" / "events"
     assert done.finalized.marker.is_relative_to(kept)
     assert not list((kept / "staging").glob("b*/f*"))
@@ -67,7 +67,7 @@ def test_a_table_that_another_batch_makes_meanwhile(
     """
     spec = declared(bench)
     bench.write("in/a.jsonl", events(0, 5))
-    lacks, others = PostgresSink._lacks, iter([lambda: run(ledger, spec, "r1")])
+    lacks, others = PostgresSink._lacks_table, iter([lambda: run(ledger, spec, "r1")])
 
     def meanwhile(self: PostgresSink, connection: object, facts: object) -> bool:
         found = lacks(self, connection, facts)
@@ -75,7 +75,7 @@ def test_a_table_that_another_batch_makes_meanwhile(
             other()
         return found
 
-    monkeypatch.setattr(PostgresSink, "_lacks", meanwhile)
+    monkeypatch.setattr(PostgresSink, "_lacks_table", meanwhile)
     with open_sink(spec) as sink:
         assert sink.count_strays(()) == {}
         sink.examine(pa.schema({"id": pa.string(), "n": pa.int64()}))
@@ -93,14 +93,14 @@ def test_the_notes_go_during_an_audit(
         bench.write(f"in/{number}.jsonl", events(number * 10, number * 10 + 5))
         run(ledger, spec, f"r{number}")
     table.run("DELETE FROM semel_batch WHERE batch_id = 2")
-    compare = held.compare
+    compare = note_comparison.compare
 
-    def then_it_goes(*told: object) -> held.Differences:
+    def then_it_goes(*told: object) -> note_comparison.Differences:
         found = compare(*told)
         table.run("DROP TABLE IF EXISTS semel_batch")
         return found
 
-    monkeypatch.setattr(held, "compare", then_it_goes)
+    monkeypatch.setattr(note_comparison, "compare", then_it_goes)
     [strays] = [check for check in audit(spec).checks if check.name == "strays"]
     assert "semel_batch" in strays.offenders[0].what
 
@@ -156,7 +156,7 @@ def test_what_was_replaced_is_not_missing(
         run(ledger, spec, f"r{number}")
     assert there(table) == ["1-1", "2-2", "2-3", "2-4", "2-5", "2-6"]
     verdict = audit(spec)
-    assert verdict.ok and any("count as replaced" in note for note in verdict.notes)
+    assert verdict.ok and any("last upsert as replaced" in note for note in verdict.notes)
     table.run("INSERT INTO events SELECT 'more', 99, at, 1, 1 FROM events LIMIT 1")
     assert not audit(spec).ok, "a row that no record made"
     table.run("DELETE FROM events WHERE n IN (6, 99)")
@@ -233,7 +233,7 @@ def test_rows_without_a_marker_are_settled_before_adopt(
     with dies_at("sink.after_publish"):
         run(ledger, spec, "r1")
     lose(ledger)
-    with pytest.raises(TerminalError, match=r"holds .* of semel"):
+    with pytest.raises(TerminalError, match=r"this sink has .* of semel"):
         run(ledger, spec, "r1")
     with pytest.raises(TerminalError, match=r"rows of batch 1, .*_semel_batch IN \(1\)"):
         adopt(ledger, spec, log=quiet)
@@ -254,7 +254,7 @@ def test_a_batch_lands_where_it_was_planned(
     batch = committed(ledger, spec, "r1")
     other = table.dsn.rpartition("/")[0] + "/nowhere"
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", other)
-    with pytest.raises(StateError, match="put the declaration or the connection back"):
+    with pytest.raises(StateError, match="Put the declaration or the connection back"):
         finalize(ledger, spec, batch)
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", table.dsn)
     finalize(ledger, spec, batch)
@@ -267,8 +267,8 @@ def test_check_looks_at_its_archive(
     """Where rows go to a table, executors write to the archive: `semel check` tries that folder."""
     bench.write("in/a.jsonl", events(0, 5))
     spec = declared(bench)
-    layout.of(spec).mkdir(parents=True)
+    layout.archive_folder(spec).mkdir(parents=True)
     found = [one for one in check([spec], "sc://127.0.0.1:1", quiet).checks if one.name == "sink"]
     assert all(one.ok for one in found)
-    assert sum(str(layout.of(spec)) in one.detail for one in found) == 1
-    assert not list(layout.of(spec).iterdir())
+    assert sum(str(layout.archive_folder(spec)) in one.detail for one in found) == 1
+    assert not list(layout.archive_folder(spec).iterdir())

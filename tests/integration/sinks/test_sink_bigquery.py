@@ -47,7 +47,7 @@ from semel.sinks.bigquery import landing, target
 from semel.sinks.bigquery.landing import job_id
 from semel.sinks.staged import staged
 from semel.spark import check
-from semel.spark.check import Checked
+from semel.spark.check import CheckReport
 
 WAIT_SECONDS = 30
 
@@ -60,7 +60,7 @@ def ids(start: int, stop: int) -> list[str]:
 def outlet(outlet_bq: Outlet, monkeypatch: pytest.MonkeyPatch) -> Outlet:
     """A table for events. What is asked is asked once, and a job is looked at without pauses."""
     monkeypatch.setattr(landing, "UPLOAD_RETRIES", 0)
-    monkeypatch.setattr(landing, "_LOOK_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(landing, "_POLL_SECONDS", (0.0, 0.0))
     monkeypatch.setattr(target, "ANSWER_SECONDS", 0.1)
     return outlet_bq.make()
 
@@ -156,7 +156,7 @@ def test_a_job_that_runs_is_no_success(outlet: Outlet, monkeypatch: pytest.Monke
     outlet.fake.held = True
     monkeypatch.setattr(landing, "LOAD_SECONDS", 0)
     for _ in range(2):
-        with pytest.raises(RetryableError, match="is (PENDING|RUNNING) for over 0 s"):
+        with pytest.raises(RetryableError, match="is still (PENDING|RUNNING) after 0 s"):
             sink.publish(won, won.files)
         assert sink.query_presence(won) == [Presence.ABSENT] and outlet.ids == []
     monkeypatch.setattr(landing, "LOAD_SECONDS", WAIT_SECONDS)
@@ -210,7 +210,7 @@ def test_the_number_of_failed_jobs_is_bounded(
     for _ in range(2):
         with pytest.raises(RetryableError):
             sink.publish(won, won.files)
-    with pytest.raises(TerminalError, match="2 load jobs .* have failed.*find out why"):
+    with pytest.raises(TerminalError, match="2 load jobs .* have failed.*bq show -j"):
         sink.publish(won, won.files)
     assert len(outlet.fake.loads()) == 2
 
@@ -233,7 +233,7 @@ def test_a_job_that_loaded_elsewhere_is_told(outlet: Outlet) -> None:
     won = outlet.won(table(0, 10))
     outlet.fake.make("proj.sales.other", {**EVENTS, **OWN})
     outlet.sink(table="sales.other").publish(won, won.files)
-    with pytest.raises(CorruptionError, match="rows into proj.sales.other, and its manifest says"):
+    with pytest.raises(CorruptionError, match="rows into proj.sales.other, and its manifest lists"):
         outlet.sink().publish(won, won.files)
     assert outlet.sink().query_presence(won) == [Presence.WRONG] and outlet.ids == []
 
@@ -243,7 +243,7 @@ def test_a_file_that_lacks_rows_loads_nothing(outlet: Outlet) -> None:
     """Fewer rows in the staged files than in the manifest: no job is inserted."""
     won = outlet.won(table(0, 10))
     [file] = won.files
-    with pytest.raises(CorruptionError, match="hold 10 rows, and its manifest says 11"):
+    with pytest.raises(CorruptionError, match="have 10 rows, and its manifest lists 11"):
         outlet.sink().publish(replace(won, files=(replace(file, records=11),)), won.files)
     assert outlet.fake.loads() == [] and outlet.ids == []
 
@@ -294,7 +294,7 @@ KINDS = {
 def marker(won: CommittedBatch) -> SimpleNamespace:
     """What the sink asks of a marker."""
     return SimpleNamespace(
-        made_by=won.batch_id, sink_schema=won.schema, of_kind=lambda _: won.files, path="marker"
+        writer_id=won.batch_id, sink_schema=won.schema, of_kind=lambda _: won.files, path="marker"
     )
 
 
@@ -321,7 +321,7 @@ def test_rows_that_somebody_removed_are_missed(outlet: Outlet) -> None:
     outlet.fake.change(NAME, lambda rows: rows.slice(3))
     read = outlet.sink().rows(marker(won))
     assert sum(len(some) for some in [next(read)]) == 7
-    with pytest.raises(MiscountError, match="has 7 rows of batch 1, and 10 were put in"):
+    with pytest.raises(MiscountError, match="has 7 rows of batch 1, and semel loaded 10"):
         next(read)
 
 
@@ -343,16 +343,16 @@ PARTS = {"timePartitioning": {"type": "DAY", "expirationMs": "86400000"}}
     ("columns", "about", "output", "said"),
     [
         ({"id": "STRING"}, {}, table(0, 1), r"lacks columns .* `n` INT64, ADD COLUMN `at` TIM"),
-        ({**EVENTS, "n": "FLOAT64"}, {}, table(0, 1), "column 'n' not as INT64"),
-        ({**EVENTS, "n": "NUMERIC"}, {}, table(0, 1), "column 'n' not as INT64"),
-        (EVENTS, SHORT, table(0, 1), "column 'id' not as STRING without parameters"),
-        (EVENTS, {"type": "VIEW"}, table(0, 1), "is a VIEW, to which no load job appends"),
+        ({**EVENTS, "n": "FLOAT64"}, {}, table(0, 1), "column 'n' that is not INT64"),
+        ({**EVENTS, "n": "NUMERIC"}, {}, table(0, 1), "column 'n' that is not INT64"),
+        (EVENTS, SHORT, table(0, 1), "column 'id' that is not STRING without parameters"),
+        (EVENTS, {"type": "VIEW"}, table(0, 1), "is a VIEW, to which a load job cannot append"),
         (EVENTS, {"expirationTime": "1893456000000"}, table(0, 1), "lets rows expire"),
         (EVENTS, PARTS, table(0, 1), "lets rows expire"),
         (EVENTS, {"requirePartitionFilter": True}, table(0, 1), "require_partition_filter"),
-        (EVENTS, {}, NTZ, r"'n' is timestamp\[us\], of which a load"),
-        (EVENTS, {}, named("id", "n", "N"), "differ by their case"),
-        (EVENTS, {}, named("id", "n", "_SEMEL_seq"), "semel writes it itself"),
+        (EVENTS, {}, NTZ, r"'n' is timestamp\[us\], which BigQuery cannot load"),
+        (EVENTS, {}, named("id", "n", "N"), "differ by case"),
+        (EVENTS, {}, named("id", "n", "_SEMEL_seq"), "a name that semel uses itself"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(
@@ -391,11 +391,11 @@ def test_another_location_is_refused(outlet: Outlet) -> None:
     ("refusal", "kind", "said"),
     [
         (Refusal(503, "backendError", "later"), UnavailableError, "does not answer"),
-        (Refusal(403, "rateLimitExceeded", "slow"), RetryableError, "takes no more|not answer"),
-        (Refusal(403, "quotaExceeded", "much"), RetryableError, "takes no more now"),
+        (Refusal(403, "rateLimitExceeded", "slow"), RetryableError, "quota is used up|not answer"),
+        (Refusal(403, "quotaExceeded", "much"), RetryableError, "a BigQuery quota is used up"),
         (Refusal(403, "accessDenied", "no"), TerminalError, "default credentials lacks? a right"),
-        (Refusal(404, "notFound", "gone"), TerminalError, "is not there .*make it"),
-        (Refusal(400, "invalid", "what"), TerminalError, "refuses to be asked .*what"),
+        (Refusal(404, "notFound", "gone"), TerminalError, "does not exist .*Create it"),
+        (Refusal(400, "invalid", "what"), TerminalError, "rejects the request .*what"),
     ],
 )
 @pytest.mark.parametrize("asked", ["GET /bigquery", "POST /upload"])
@@ -435,7 +435,7 @@ def test_a_job_that_does_not_show_yet_is_asked_for_later(outlet: Outlet) -> None
 
     outlet.fake.hook = hook
     outlet.fake.held = True  # So that no rows tell of it.
-    with pytest.raises(RetryableError, match="does not show yet; run finalize again"):
+    with pytest.raises(RetryableError, match="is not visible yet; run finalize again"):
         sink.publish(won, won.files)
     outlet.fake.hook, outlet.fake.held = lambda _: None, False
     outlet.finalize(won)
@@ -489,7 +489,7 @@ def test_a_time_that_no_table_takes_is_found_in_stage(outlet: Outlet) -> None:
     rows = table(0, 3).set_column(2, "at", late)
     check = outlet.sink().check(rows.schema, outlet.folder)
     [refused] = check(rows)
-    assert refused.rows.tolist() == [2] and "'at' is not of the years" in refused.detail
+    assert refused.rows.tolist() == [2] and "'at' has a time outside the years" in refused.detail
     assert check(rows.slice(0, 2)) == []
     won = outlet.won(rows)
     with pytest.raises(TerminalError, match="invalid: Invalid value of at"):
@@ -513,7 +513,7 @@ def test_a_table_of_another_time_is_missed(
     """Before the next batch: batches that are gone, or are of somebody else. Rows that somebody
     deleted from one are the audit's business.
     """
-    monkeypatch.setattr("semel.archive.owned.NOTES_HELD", many)
+    monkeypatch.setattr("semel.archive.ownership.NOTES_COMPARED", many)
     for n in range(3):
         bench.write(f"in/{n}.jsonl", events(10 * n, 10 * n + 10))
         run(bench, ledger, f"r{n}")
@@ -523,9 +523,9 @@ def test_a_table_of_another_time_is_missed(
     whole = outlet.fake.tables[NAME].rows
     bench.write("in/4.jsonl", events(40, 50))
     for change, said in (
-        (lambda rows: rows.slice(0, 28), "does not say that it holds batch 4"),
-        (lambda rows: pa.concat_tables([rows, rows.slice(28, 1)]), "other rows .* of batch 4"),
-        (lambda rows: with_batch(rows, 7), r"rows of batch 7, which are none.*DELETE FROM `proj"),
+        (lambda rows: rows.slice(0, 28), "has no note of batch 4"),
+        (lambda rows: pa.concat_tables([rows, rows.slice(28, 1)]), "disagree about batch 4: both have them, with different rows"),
+        (lambda rows: with_batch(rows, 7), r"rows of batch 7, which 'events' has not published.*DELETE FROM `proj"),
     ):  # fmt: skip
         outlet.fake.change(NAME, change)
         with pytest.raises(TerminalError, match=said):
@@ -546,11 +546,11 @@ def test_the_newest_notes_are_looked_for_nearby(
     outlet.fake.change(NAME, lambda rows: some.cast(rows.schema))
 
     def noted(has: int | None, count: int) -> list[int]:
-        found = outlet.sink().notes(NotesQuery("events", count, outlet.folder, has)).found
+        found = outlet.sink().notes(NotesQuery("events", count, outlet.folder, has)).batch_notes
         return [note.batch_id for note in found]
 
     assert noted(52, 3) == [52, 51, 50] and noted(52, 5) == [52, 51, 50, 4, 3]
-    assert noted(None, 2) == [52, 51] and len(outlet.sink().notes().found) == 7
+    assert noted(None, 2) == [52, 51] and len(outlet.sink().notes().batch_notes) == 7
     firsts = [values["first"] for values in outlet.fake.queried]
     assert firsts == [49, 47, 0, 0, 0]
 
@@ -558,7 +558,7 @@ def test_the_newest_notes_are_looked_for_nearby(
 @pytest.mark.parametrize(
     ("about", "ok", "said"),
     [({}, True, "0 rows; it is not clustered by _semel_batch"), (CLUSTERED, True, "0 rows$"),
-     (None, False, "is not there .*make it, docs/bigquery.md says how")],
+     (None, False, "does not exist .*Create it as docs/bigquery.md describes")],
 )  # fmt: skip
 def test_check_says_what_it_is_like(
     bench: Workbench, outlet: Outlet, about: dict | None, ok: bool, said: str
@@ -567,7 +567,7 @@ def test_check_says_what_it_is_like(
     outlet.fake.tables[NAME].about = about or {}
     if about is None:
         outlet.fake.tables.clear()
-    checked = Checked()
+    checked = CheckReport()
     check._sinks(checked, [bench.spec(sink=DECLARED)], quiet)
     [one] = checked.checks
     assert re.search(said, one.detail) and one.ok is ok
@@ -590,8 +590,9 @@ def test_the_batch_path_is_compared(bench: Workbench, ledger: Ledger, outlet: Ou
 
     def kinds() -> dict[str, str]:
         found = compare(
-            ledger, spec, BatchRange(first=1, last=2), open_job=lambda: engine, shown=10, log=quiet
-        )
+            ledger, spec, BatchRange(first=1, last=2),
+            open_job=lambda: engine, difference_limit=10, log=quiet,
+        )  # fmt: skip
         return {d.id: d.kind for d in found.differences}
 
     assert kinds() == {}
@@ -624,7 +625,7 @@ def test_no_secret_leaves_the_client(
     assert outlet.ids == ids(0, 10) and outlet.fake.tokens == {TOKEN}
     bench.write("in/b.jsonl", events(10, 20))
     outlet.fake.hook = once("POST /token", Refusal(401, "authError", TOKEN))
-    with pytest.raises(TerminalError, match="does not take the connection 'big' ") as caught:
+    with pytest.raises(TerminalError, match="rejects the connection 'big' ") as caught:
         run(bench, ledger, "r2", connection="big")
     files = (path.read_bytes() for path in bench.folder.rglob("*") if path.is_file())
     said = [str(caught.value), caplog.text, *outlet.fake.requests, json.dumps([*outlet.fake.jobs])]

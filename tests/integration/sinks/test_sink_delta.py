@@ -30,7 +30,7 @@ from semel.pipeline.spec import Spec
 from semel.runs.run import run_batch
 from semel.sinks import MiscountError, Presence
 from semel.sinks.delta import landing
-from semel.sinks.delta.table import with_own
+from semel.sinks.delta.table import with_semel_columns
 
 LAST_FIRST = [6, 5, 8, 7]
 
@@ -132,7 +132,7 @@ def test_others_commit_while_a_batch_does(place: Delta) -> None:
 
 def foreign(record_id: str, **columns: object) -> pa.Table:
     """A row of somebody else's."""
-    return pa.Table.from_pylist([{"id": record_id, **columns}], schema=with_own(EVENTS))
+    return pa.Table.from_pylist([{"id": record_id, **columns}], schema=with_semel_columns(EVENTS))
 
 
 # Attacks DL2.
@@ -256,7 +256,7 @@ def test_rows_of_its_number_that_come_meanwhile(folder: Delta) -> None:
 
 
 def columns(**kinds: pa.DataType) -> pa.Schema:
-    return with_own(pa.schema({**dict(zip(EVENTS.names, EVENTS.types, strict=True)), **kinds}))
+    return with_semel_columns(pa.schema({**dict(zip(EVENTS.names, EVENTS.types, strict=True)), **kinds}))
 
 
 # Attacks DL4.
@@ -268,13 +268,13 @@ def columns(**kinds: pa.DataType) -> pa.Schema:
         ({"schema": EVENTS}, r"lacks '_semel_batch' \(long\), '_semel_seq'"),
         ({"schema": columns(n=pa.int32())}, "has 'n' as integer, and the output's is long"),
         ({"schema": columns(at=pa.timestamp("us"))}, "has the feature timestampNtz|as timestamp_n"),
-        ({"schema": with_own(pa.schema([("ID", pa.string()), *list(EVENTS)[1:]]))},
-         "has 'id' with other letters"),
+        ({"schema": with_semel_columns(pa.schema([("ID", pa.string()), *list(EVENTS)[1:]]))},
+         "has 'id' in another case"),
         ({"schema": pa.schema([*EVENTS, *OWN, pa.field("k", pa.int64(), nullable=False)])},
-         "has 'k' NOT NULL"),
+         "has 'k', or a part of it, NOT NULL"),
         ({"schema": columns(), "partition_by": ["n"]}, "is partitioned by n"),
         ({"schema": columns(), "configuration":
-          {"delta.setTransactionRetentionDuration": "interval 7 days"}}, "by which it forgets"),
+          {"delta.setTransactionRetentionDuration": "interval 7 days"}}, "after which it forgets"),
         ({"schema": columns(), "configuration": {"delta.enableDeletionVectors": "true"}},
          "has the feature deletionVectors"),
     ],
@@ -312,9 +312,9 @@ def test_a_constraint_is_refused(folder: Delta) -> None:
 @pytest.mark.parametrize(
     ("output", "said"),
     [
-        (pa.table({"a b": ["x"]}), "'a b', a name that Delta does not take"),
+        (pa.table({"a b": ["x"]}), "'a b', a name that Delta forbids"),
         (pa.table({"a": ["x"], "A": ["x"]}), "'A' that differ by their case alone"),
-        (pa.table({"_semel_seq": [1]}), "'_semel_seq', and semel writes it itself"),
+        (pa.table({"_semel_seq": [1]}), "'_semel_seq', a name that semel uses itself"),
     ],
 )
 def test_an_output_that_no_table_takes(folder: Delta, output: pa.Table, said: str) -> None:
@@ -378,7 +378,7 @@ def test_a_table_of_another_time_is_missed(place: Delta, ledger: Ledger) -> None
     for number in range(3):
         run(place, ledger, f"r{number}", 10 * number, 10 * number + 10)
     place.table.restore(place.table.version() - 1)
-    with pytest.raises(TerminalError, match="does not say that it holds batch 3"):
+    with pytest.raises(TerminalError, match="has no note of batch 3"):
         run(place, ledger, "r3", 30, 40)
     place.table.restore(3)
     for key in ("r3", "r4"):
@@ -406,7 +406,7 @@ def test_rows_that_somebody_removed_are_missed(folder: Delta, ledger: Ledger) ->
     [marker] = markers_of(folder.spec())
     read = folder.sink().rows(marker)
     assert next(read).num_rows == 9
-    with pytest.raises(MiscountError, match="has 9 rows of batch 1, and 10 were put in"):
+    with pytest.raises(MiscountError, match="has 9 rows of batch 1, and semel published 10"):
         next(read)
 
 

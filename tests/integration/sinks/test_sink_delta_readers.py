@@ -14,8 +14,8 @@ from fixtures.batches.workbench import Workbench
 from fixtures.contract.sinks import won_of
 from fixtures.delta.outlet import Delta
 from fixtures.objects.s3 import LOGIN, PASSWORD
-from semel_local.demo.bucket import reader
 from semel.errors import SemelError
+from semel_local.demo.bucket import reader
 from semel_local.stack import maven
 from test_sink_delta import EVERY, MOMENT
 
@@ -82,7 +82,7 @@ def test_spark(bench: Workbench, tmp_path: Path) -> None:
     """Spark 4.2 with Delta's own jars."""
     place = three_batches(Delta(bench))
     try:
-        jars = maven.fetched(FOLDER / "spark-pom.xml", KEPT, "Delta for Spark")
+        jars = maven.fetch(FOLDER / "spark-pom.xml", KEPT, "Delta for Spark")
     except SemelError as error:
         pytest.skip(str(error))
     filters, rows = tmp_path / "filters.json", tmp_path / "rows.arrow"

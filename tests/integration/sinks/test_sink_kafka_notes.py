@@ -43,20 +43,20 @@ def test_a_damaged_note(
     offenders = [one for check in verdict.checks for one in check.offenders]
     assert {one.batch for one in offenders} == {2}
     at = max(read.offset for read in outlet.kafka.drain(outlet.control) if read.key == KEY)
-    where = f"{outlet.control}, partition 0, offset {at} is no note of a batch"
+    where = f"{outlet.control}, partition 0, offset {at} is not a valid note"
     assert any(where in one.what for one in offenders)
     found = shell.runs("semel find events e000025", code=1)
-    assert "output: batch 3" in found and "not all of batch 2 was searched" in found
+    assert "output: batch 3" in found and "semel could not search all of batch 2" in found
     assert found.splitlines()[-1] == "next: semel audit events"
-    words = {"open_job": lambda: nullcontext(LocalEngine()), "shown": 5, "log": quiet}
+    words = {"open_job": lambda: nullcontext(LocalEngine()), "difference_limit": 5, "log": quiet}
     compared = compare(ledger, spec, BatchRange(first=3, last=3), **words)
     assert (compared.rows_live, compared.total) == (10, 0)
-    with pytest.raises(CorruptionError, match=r'under the key \["events",2\]'):
+    with pytest.raises(CorruptionError, match=r'the key of one, \["events",2\]'):
         compare(ledger, spec, BatchRange(first=1, last=3), **words)
     bench.write("in/3.jsonl", events(30, 40))
     run(ledger, spec, "r3")
     lose(ledger)
-    with pytest.raises(CorruptionError, match="is no note of a batch"):
+    with pytest.raises(CorruptionError, match="is not a valid note"):
         adopt(ledger, spec, log=quiet)
     outlet.kafka.produce(outlet.control, [Record(value=notes[KEY], key=KEY)])
     adopt(ledger, spec, log=quiet)

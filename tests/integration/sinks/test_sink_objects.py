@@ -45,7 +45,7 @@ from semel.reader import dataset
 from semel.reports.dead_letters import letters
 from semel.sinks import Presence
 from semel.spark import check
-from semel.spark.check import Checked
+from semel.spark.check import CheckReport
 from semel.stage import stage
 
 TOLD_SECONDS = 10
@@ -332,9 +332,9 @@ def test_a_reader_is_told_of_a_foreign_object(prefix: Prefix, ledger: Ledger) ->
 
 def test_what_is_not_there_is_told_to_a_reader(prefix: Prefix, s3: S3) -> None:
     """No batch yet; no output at all; and a login in a URL is not said."""
-    with pytest.raises(TerminalError, match="holds no finalized batch"):
+    with pytest.raises(TerminalError, match="has no finalized batch"):
         read(prefix)
-    with pytest.raises(TerminalError, match="none of a sink that can be read") as told:
+    with pytest.raises(TerminalError, match="the URL is not one of an object store") as told:
         dataset("s3://me:geheim@bucket/x")
     assert "geheim" not in str(told.value)
 
@@ -351,7 +351,7 @@ def test_another_ledger_is_refused(
     prefix.finalize(prefix.won((70, 80), batch_id=9))
     prefix.bench.write("in/b.jsonl", events(10, 20))
     batch, engine = plan(ledger, spec, "r2").batch.batch_id, LocalEngine()
-    with pytest.raises(TerminalError, match=r"holds batch 9 of pipeline 'events', of another"):
+    with pytest.raises(TerminalError, match=r"has batch 9 of pipeline .events. of another"):
         stage(ledger, spec, batch, engine, log=quiet)
     assert not engine.jobs
 
@@ -366,7 +366,7 @@ def test_notes_that_are_gone_or_damaged_are_loud(prefix: Prefix, ledger: Ledger)
     text = prefix.get(note)
     prefix.s3.delete(prefix.bucket, note)
     prefix.bench.write("in/b.jsonl", events(10, 20))
-    with pytest.raises(TerminalError, match="does not say that it holds batch 1"):
+    with pytest.raises(TerminalError, match="has no note of batch 1"):
         run(ledger, spec, "r2")
     prefix.s3.put(prefix.bucket, note, b"{no json")
     assert not audit(spec).ok
@@ -383,14 +383,14 @@ def test_the_newest_notes_are_found_in_a_long_list(prefix: Prefix) -> None:
     numbers = [*range(1, 16), *range(4_000, 4_015)]
     for number in numbers:
         sink.publish(won := prefix.won((number, number + 1), batch_id=number), won.files)
-    assert [n.batch_id for n in sink.notes().found] == numbers
+    assert [n.batch_id for n in sink.notes().batch_notes] == numbers
     for has, count in ((4_014, 5), (4_014, 20), (None, 3)):
         newest = sink.notes(NotesQuery("events", count, prefix.staged, has))
-        assert [n.batch_id for n in newest.found] == numbers[-count:]
+        assert [n.batch_id for n in newest.batch_notes] == numbers[-count:]
 
 
-def looked(spec: Spec) -> Checked:
-    found = Checked()
+def looked(spec: Spec) -> CheckReport:
+    found = CheckReport()
     check._sinks(found, [spec], quiet)
     return found
 
@@ -427,7 +427,7 @@ def test_a_store_that_cannot_be_used_is_told(
 
     def fails(verb: Callable[[], object]) -> None:
         with monkeypatch.context() as patch:
-            said: tuple[type[Exception], str] = (TerminalError, "correct its key and secret")
+            said: tuple[type[Exception], str] = (TerminalError, "Correct its key and secret")
             if trouble == "secret":
                 patch.setenv(variable, s3.connection(password="other-secret"))
             elif trouble == "expired":
@@ -464,8 +464,8 @@ def test_a_store_that_lets_nobody_list(
     spec, http_wire.unlisted = prefix.spec(), True
     prefix.bench.write("in/a.jsonl", events(0, 10))
     [one] = looked(spec).checks
-    assert not one.ok and "allow ListBucket on it" in one.detail
-    with pytest.raises(TerminalError, match="allow ListBucket on it"):
+    assert not one.ok and "Allow ListBucket on it" in one.detail
+    with pytest.raises(TerminalError, match="Allow ListBucket on it"):
         run(ledger, spec, "r1")
     assert sql(ledger, "SELECT * FROM semel.attempt") == []
     http_wire.unlisted = False
@@ -481,7 +481,7 @@ def test_no_secret_leaves_the_process(prefix: Prefix, ledger: Ledger) -> None:
     texts = [repr(engine.jobs), str(prefix.sink())]
     texts += [str(row) for row in sql(ledger, "SELECT * FROM semel.batch")]
     texts += [prefix.get(key).decode("latin-1") for key in prefix.keys(own=True)]
-    kept = layout.of(prefix.spec())
+    kept = layout.archive_folder(prefix.spec())
     texts += [path.read_bytes().decode("latin-1") for path in kept.rglob("*") if path.is_file()]
     assert len(texts) > 6 and not any(PASSWORD in text for text in texts)
 
@@ -513,9 +513,9 @@ def test_a_record_of_a_key_that_is_too_long_is_a_dead_letter(
 @pytest.mark.parametrize(
     ("sink", "why"),
     [
-        ({"url": "s3://me:geheim@bucket/x"}, "a login belongs in a connection"),
-        ({"url": "s3://bucket//x"}, "an empty part"),
-        ({"url": "s3://bucket/../x"}, "one of dots"),
+        ({"url": "s3://me:geheim@bucket/x"}, "Put a login into a connection"),
+        ({"url": "s3://bucket//x"}, "has //, /./ or /../ in its prefix"),
+        ({"url": "s3://bucket/../x"}, "has //, /./ or /../ in its prefix"),
         ({"file_name": "b{batch}"}, "lacks {part}"),
         ({"partition_by": ["none"]}, "not a column"),
         ({"format": "avro"}, "parquet"),
@@ -586,7 +586,7 @@ def test_rows_are_of_the_bytes_that_were_put(prefix: Prefix, ledger: Ledger) -> 
         Bucket=prefix.bucket, Key=key, Body=bytes(data), Metadata=there["Metadata"]
     )
     [marker] = markers_of(prefix.spec())
-    with pytest.raises(CorruptionError, match="another object than the one"):
+    with pytest.raises(CorruptionError, match="is not the object that semel put there"):
         list(prefix.sink().rows(marker))
     assert not audit(prefix.spec()).ok
 
@@ -615,5 +615,5 @@ def test_azure_keeps_the_promise(
     bench.write("in/b.jsonl", ten(50))
     batch = committed(ledger, spec, "r2")
     azure.put(url[5:-5], f"lake/n=0/events-b{batch:08d}-00000.parquet", b"theirs")
-    with pytest.raises(CorruptionError, match="nothing was touched"):
+    with pytest.raises(CorruptionError, match="Nothing was touched"):
         finalize(ledger, spec, batch)

@@ -24,7 +24,7 @@ from semel.model.manifest import Kind
 from semel.reader import dataset, windows
 from semel.repair.adopt import adopt
 from semel.reports import completeness
-from semel.reports.counted import counted
+from semel.reports.window_rows import read_windows
 
 HOSTILE = [
     "", " ", "a b", "%", "%2F", "%2f", "a/b", "/", "..", ".", "...", "_x", ".x", "_semel", "a\nb",
@@ -77,10 +77,11 @@ def test_windows_are_read_from_the_store(
         run(ledger, spec, f"r{number}")
     now = datetime(2026, 1, 2, tzinfo=UTC)
     known = completeness.windows(ledger, spec, now=now)
-    [window] = [one for one in counted(ledger, spec, known, level=0, now=now).windows if one.rows]
+    counted = read_windows(ledger, spec, known, level=0, now=now)
+    [window] = [one for one in counted.windows if one.rows]
     assert window.rows == tuple(((n,), (1,)) for n in [*range(5), 9])
     shell.runs("semel windows events --query", 1)
-    call = re.search(r"semel\.reader\.(windows\(.*\)) reads them", shell.err)[1]
+    call = re.search(r"semel\.reader\.(windows\(.*\))", shell.err)[1]
     assert eval(call, {"windows": windows}).num_rows == len(window.rows)  # noqa: S307
     proven(spec)
 

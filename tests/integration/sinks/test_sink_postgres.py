@@ -102,7 +102,7 @@ def test_a_file_that_lacks_rows_lands_nothing(warehouse: Warehouse) -> None:
     sink, won = warehouse.sink(), warehouse.won(flights([1, 2]), flights([3]))
     short = warehouse.won(flights([1]))
     object.__setattr__(won.files[0], "staged_path", short.files[0].staged_path)
-    with pytest.raises(CorruptionError, match="hold 2 rows, and its manifest says 3"):
+    with pytest.raises(CorruptionError, match="have 2 rows, and its manifest lists 3"):
         sink.publish(won, won.files)
     assert sink.query_presence(won) == [Presence.ABSENT] * 2
     assert warehouse.run("SELECT * FROM flights") == []
@@ -185,7 +185,7 @@ def test_nobody_changes_a_column_meanwhile(
     sink = warehouse.sink(mode="upsert", key=("id",))
     won = warehouse.won(flights([1, 2]))
     warehouse.finalize(warehouse.won(flights([9]), batch_id=9), sink)
-    begin = sink._begin
+    begin = sink._begin_landing
 
     def begun(*given: object) -> object:
         facts = begin(*given)
@@ -193,6 +193,6 @@ def test_nobody_changes_a_column_meanwhile(
             warehouse.run("SET lock_timeout = '100ms'; ALTER TABLE flights ALTER id TYPE float8")
         return facts
 
-    monkeypatch.setattr(sink, "_begin", begun)
+    monkeypatch.setattr(sink, "_begin_landing", begun)
     sink.publish(won, won.files)
     assert warehouse.run("SELECT id FROM flights ORDER BY id") == [(1,), (2,), (9,)]

@@ -57,7 +57,7 @@ def test_what_a_trigger_keeps_back_is_named(
     warehouse.run(TABLE)
     sink, won = warehouse.sink(**declared(mode)), warehouse.won(flights(0, 10), flights(10, 20))
     trigger(warehouse, mode, body)
-    said = r"keeps back 2 of 20 rows without an error \(the trigger quiet of flights\): rows 4, 13 "
+    said = r"silently dropped 2 of 20 rows \(the trigger quiet of flights\): rows 4, 13 "
     with pytest.raises(TerminalError, match=said) as raised:
         warehouse.finalize(won, sink)
     assert "semel accept flights --refused 1" in str(raised.value)
@@ -93,7 +93,7 @@ def test_a_trigger_of_a_partition(warehouse: Warehouse, mode: str) -> None:
         warehouse.run(statement)
     sink, won = warehouse.sink(**declared(mode)), warehouse.won(flights(0, 20))
     trigger(warehouse, mode, "null", "flights_10")
-    with pytest.raises(TerminalError, match=r"keeps back 1 of 20 .*quiet of flights_10\): row 13"):
+    with pytest.raises(TerminalError, match=r"silently dropped 1 of 20 .*quiet of flights_10\): row 13"):
         warehouse.finalize(won, sink)
     assert counted(warehouse) == []
 

@@ -25,7 +25,7 @@ from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.reports.dead_letters import letters
 from semel.runs.run import run_batch
-from semel.sinks.postgres import facts, landing, refused
+from semel.sinks.postgres import facts, landing, row_check
 from semel.sinks.postgres import sink as postgres_sink
 from semel.sinks.postgres.sink import PostgresSink
 
@@ -47,10 +47,10 @@ def relations(warehouse: Warehouse) -> list[tuple]:
 
 OUTPUTS: dict[str, tuple[pa.Table, dict[str, Any], str]] = {
     **{
-        name: (rows(**{name: ["a", "b"]}), {}, f"PostgreSQL itself writes the column '{name}'")
+        name: (rows(**{name: ["a", "b"]}), {}, f"the column name '{name}' is reserved for PostgreSQL")
         for name in ("tableoid", "ctid", "xmin", "cmin", "xmax", "cmax")
     },
-    "many": (rows(**numbers(1_597)), {}, "have 1,601 columns, and PostgreSQL takes 1,600"),
+    "many": (rows(**numbers(1_597)), {}, "have 1,601 columns, and PostgreSQL's limit is 1,600"),
 }  # fmt: skip
 
 
@@ -107,17 +107,17 @@ TARGETS: dict[str, tuple[str, dict[str, Any], str, str]] = {
         f"{PLAIN}; CREATE PUBLICATION p FOR TABLE flights", UPSERT,
         "does not have a replica identity", "ALTER TABLE flights REPLICA IDENTITY FULL"),
     "partitioned by another": (f"{PARTITIONED} (city); CREATE TABLE p PARTITION OF flights DEFAULT",
-                               UPSERT, "it is partitioned by city, and a unique index over ['id']", "city"),
+                               UPSERT, "it is partitioned by city, and its unique index over ['id']", "city"),
     "partitioned by an expression": (
         f"{PARTITIONED} ((id + 1)); CREATE TABLE p PARTITION OF flights DEFAULT", UPSERT,
-        "by an expression, and a unique index", ""),
+        "by an expression, and its unique index", ""),
     "parts partitioned by another": (
         f"{PARTITIONED} (id); CREATE TABLE p PARTITION OF flights DEFAULT PARTITION BY LIST "
-        "(city); CREATE TABLE q PARTITION OF p DEFAULT", UPSERT, "by id, city, and a unique", "city"),
+        "(city); CREATE TABLE q PARTITION OF p DEFAULT", UPSERT, "by id, city, and its unique", "city"),
     "part unlogged": (f"{PARTITIONED} (id); CREATE UNLOGGED TABLE p PARTITION OF flights DEFAULT",
                       {}, "public.p is UNLOGGED", r"ALTER TABLE public.p SET LOGGED"),
     "part of another database": (
-        f"{PARTITIONED} (id); {FOREIGN}", {}, "it or a part is of another database",
+        f"{PARTITIONED} (id); {FOREIGN}", {}, "a foreign table or partition",
         "ALTER TABLE flights DETACH PARTITION p"),
     "key in json": (f"CREATE TABLE flights (id bigint, city json, {OWN})", CITY,
                     "equality operator for type json", "ALTER TABLE flights ALTER city TYPE text"),
@@ -163,7 +163,7 @@ def test_a_target_where_no_batch_lands(warehouse: Warehouse, case: str) -> None:
         warehouse.run("ALTER TABLE IF EXISTS semel_batch ADD published_at timestamptz")
     sink.examine(rows().schema)
     warehouse.finalize(warehouse.won(rows()), sink)
-    assert warehouse.run(f"SELECT count(*) FROM {sink._target.shown}") == [(2,)]
+    assert warehouse.run(f"SELECT count(*) FROM {sink._target.sql_name}") == [(2,)]
 
 
 def test_what_no_server_makes(warehouse: Warehouse) -> None:
@@ -245,11 +245,11 @@ def test_a_table_that_somebody_holds_is_asked_again(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What passes by itself is no reason to refuse a table."""
-    monkeypatch.setitem(postgres_sink.within.__wrapped__.__globals__, "_SETTINGS",
+    monkeypatch.setitem(postgres_sink.transaction.__wrapped__.__globals__, "_SETTINGS",
                         {"lock": "200ms", "idle": "60s"})  # fmt: skip
     sink = warehouse.sink(**UPSERT)
     warehouse.finalize(warehouse.won(rows()), sink)
-    with warehouse.sink()._connected() as other, other.transaction():
+    with warehouse.sink()._open_connection() as other, other.transaction():
         other.execute("LOCK TABLE flights IN SHARE MODE")
         with pytest.raises(RetryableError, match="did not give a lock in time"):
             sink.examine(rows().schema)
@@ -351,9 +351,9 @@ def test_a_row_that_no_page_holds_is_a_dead_letter(
 
 def as_before(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """As stage looked at a table before it knew of these limits."""
-    monkeypatch.setattr(facts, "of_output", lambda *_: [])
+    monkeypatch.setattr(facts, "output_problems", lambda *_: [])
     monkeypatch.setattr(PostgresSink, "_rehearse", lambda *_: None)
-    monkeypatch.setattr(refused, "too_wide", lambda _, some: np.zeros(len(some), bool))
+    monkeypatch.setattr(row_check, "too_wide", lambda _, some: np.zeros(len(some), bool))
     return monkeypatch
 
 
@@ -382,7 +382,7 @@ def test_a_batch_that_committed_before(
     with monkeypatch.context() as patch:
         as_before(patch)
         batch = committed(ledger, spec, "r1")
-    with pytest.raises(TerminalError, match="has committed and stays so") as told:
+    with pytest.raises(TerminalError, match="Nothing was written, and the batch stays committed") as told:
         finalize(ledger, spec, batch)
     [accept] = re.findall(r"`(semel [^`]+)`", str(told.value))
     text = (ROOT / "docs" / "postgres.md").read_text(encoding="utf-8")

@@ -19,9 +19,9 @@ from semel import limits
 from semel.errors import LimitError, TerminalError
 from semel.model.manifest import Kind
 from semel.sinks import CommittedBatch, Presence, keys
-from semel.sinks.keys import twice
+from semel.sinks.keys import find_duplicate_key
 from semel.sinks.postgres.predicate import parse
-from semel.sinks.postgres.refused import refused
+from semel.sinks.postgres.row_check import find_refused_rows
 from semel.sinks.postgres.sink import REFUSAL_COLUMN, PostgresSink
 from semel.stage.part_files import write_table
 
@@ -32,7 +32,7 @@ def told(sink: PostgresSink, table: pa.Table) -> dict[int, str]:
     """What is found in stage: the reason of each refused row, by its id."""
     facts = pickle.loads(pickle.dumps(sink.examine(table.schema)))
     ids = table.column("id").to_pylist()
-    return {ids[n]: one.reason for one in refused(facts, table) for n in one.rows.tolist()}
+    return {ids[n]: one.reason for one in find_refused_rows(facts, table) for n in one.rows.tolist()}
 
 
 def met(warehouse: Warehouse, sink: PostgresSink, table: pa.Table) -> dict[int, str]:
@@ -111,7 +111,7 @@ def test_what_is_stricter_than_the_server(warehouse: Warehouse) -> None:
     )
     reasons = {
         one.reason: one.rows.tolist()
-        for one in refused(warehouse.sink(create=False).examine(table.schema), table)
+        for one in find_refused_rows(warehouse.sink(create=False).examine(table.schema), table)
     }
     assert reasons == {"long": [1], "json": [2], "number": [2]}
 
@@ -246,7 +246,7 @@ def test_a_committed_batch_that_is_refused(warehouse: Warehouse) -> None:
     won = warehouse.won(rows.slice(0, 300), rows.slice(300))
     warehouse.finalize(warehouse.won(rows.slice(0, 1), batch_id=9), sink)
     warehouse.run("ALTER TABLE flights ADD CONSTRAINT no_17 CHECK (id % 17 <> 3) NOT VALID")
-    with pytest.raises(TerminalError, match="no_17.*`semel accept flights --refused 1` lands"):
+    with pytest.raises(TerminalError, match="no_17.*keep these in the archive: `semel accept flights --refused 1`"):
         sink.publish(won, won.files)
     assert sink.query_presence(won) == [Presence.ABSENT] * 2
     found = accepted(sink, won)
@@ -286,7 +286,7 @@ def test_a_column_that_was_narrowed(warehouse: Warehouse) -> None:
     won = warehouse.won(pa.table({"id": [1, 2], "n": [2**40, 5]}))
     warehouse.finalize(warehouse.won(pa.table({"id": [9], "n": [9]}), batch_id=9), sink)
     warehouse.run("ALTER TABLE flights ALTER COLUMN n TYPE integer")
-    with pytest.raises(TerminalError, match=r"of the column 'n' \(integer\).*--refused 1"):
+    with pytest.raises(TerminalError, match=r"for the column 'n' \(integer\).*--refused 1"):
         sink.publish(won, won.files)
     assert [*accepted(sink, won)] == [1]
     assert warehouse.run("SELECT id FROM flights ORDER BY id") == [(2,), (9,)]
@@ -336,7 +336,7 @@ def test_a_key_twice_in_one_batch(tmp_path: Path, key: Callable, found: tuple | 
         write_table(tmp_path / str(at), part, Kind.DATA, "", "parquet")
         for at, part in enumerate(parts)
     ]
-    answer = twice(files, ("a", "b"))
+    answer = find_duplicate_key(files, ("a", "b"))
     if found is None:
         assert answer is None
     else:
@@ -355,6 +355,6 @@ def test_keys_of_one_hash_are_no_key_twice(
     real = keys.hash_ids
     monkeypatch.setattr(keys, "hash_ids", one_hash)
     file = write_table(tmp_path / "f", pa.table({"a": [1, 2, 3]}), Kind.DATA, "", "parquet")
-    assert twice([file], ("a",)) is None
+    assert find_duplicate_key([file], ("a",)) is None
     file = write_table(tmp_path / "g", pa.table({"a": [1, 2, 1]}), Kind.DATA, "", "parquet")
-    assert twice([file], ("a",)).key == {"a": 1}
+    assert find_duplicate_key([file], ("a",)).key == {"a": 1}

@@ -148,7 +148,7 @@ def test_readers_follow_the_markers(
     assert counted(table) == [(2, 3), (3, 5)]
     verdict = audit(append)
     assert verdict.ok, [check for check in verdict.checks if not check.ok]
-    assert any("count as replaced" in note for note in verdict.notes)
+    assert any("last upsert as replaced" in note for note in verdict.notes)
     assert [p.batch_id for p in find(append, ["2-1"]).places if p.what == "output"] == [2]
     with pytest.raises(TerminalError, match="mode upsert"):
         replay.run(ledger, append, "again", 1, LocalEngine(), log=quiet)
@@ -163,7 +163,7 @@ def test_a_place_that_nobody_declares_any_more(
     bench.write("in/1.jsonl", events(0, 5))
     batch = committed(ledger, bench.spec(sink=APPEND), "r1")
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", table.dsn.rpartition("/")[0] + "/nowhere")
-    with pytest.raises(StateError, match=r"has postgresql://.* as its sink, and .*/nowhere/"):
+    with pytest.raises(StateError, match=r"its sink is postgresql://.*, but .* declares .*/nowhere"):
         finalize(ledger, bench.spec(sink=APPEND), batch)
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", table.dsn)
     finalize(ledger, bench.spec(sink=APPEND), batch)

@@ -17,7 +17,7 @@ from fixtures.postgres.server import database, lose
 from fixtures.postgres.warehouse import Warehouse
 from fixtures.spark.local import LocalEngine
 from semel import failpoints
-from semel.archive import layout, owned, traces
+from semel.archive import layout, ownership, traces
 from semel.archive.marker import markers_of
 from semel.audit import AuditVerdict, audit
 from semel.cli import main
@@ -119,7 +119,7 @@ def test_an_edited_connection_moves_nothing(
     told; put back, the pipeline goes on.
     """
     with elsewhere(postgres, table, monkeypatch, copied=False) as other:
-        with pytest.raises(StateError, match=r"put the .*connection back.*accept events --moved`"):
+        with pytest.raises(StateError, match=r"Put the .*connection back.*accept events --moved`"):
             come(bench, ledger, spec, 4)
         assert main(["accept", "events", "--moved"]) == 1
         made = other.run("SELECT to_regclass('events'), to_regclass('semel_batch')")
@@ -191,10 +191,10 @@ def test_a_table_of_an_earlier_time(
     append a replay puts the rows in again; else a backup, or what adopt does.
     """
     restored(table, 3)
-    what = "does not say that it holds batch 3, and the markers"
+    what = "has no note of batch 3, which the markers"
     with pytest.raises(TerminalError, match=what) as told:
         come(bench, ledger, spec, 4)
-    with pytest.raises(TerminalError, match="does not say that batch 3 has landed"):
+    with pytest.raises(TerminalError, match="has no note on batch 3"):
         find(spec, ["e000032"])
     assert 3 in blamed(audit(spec))["files"]
     if is_append(spec):
@@ -216,12 +216,12 @@ def test_adopt_beside_a_table_of_an_earlier_time(
     """
     restored(table, 3)
     lose(ledger)
-    with pytest.raises(TerminalError, match="does not say that it holds batch 3, whose markers"):
+    with pytest.raises(TerminalError, match="has no note of batch 3, but the archive has their markers"):
         adopt(ledger, spec, log=quiet)
-    marker = layout.marker(layout.of(spec), 3)
+    marker = layout.marker(layout.archive_folder(spec), 3)
     marker.rename(bench.folder / "aside.json")
     for kind in ("ids", "decisions", "dead_letters", "claims"):
-        for path in (layout.of(spec) / kind).glob("b00000003-*"):
+        for path in (layout.archive_folder(spec) / kind).glob("b00000003-*"):
             path.unlink()
     assert adopt(ledger, spec, log=quiet).batches == 2
     come(bench, ledger, spec, 4)
@@ -236,7 +236,7 @@ def test_adopt_at_an_empty_database(
     """The connection leads elsewhere: nothing is taken over; put back, all is."""
     lose(ledger)
     with elsewhere(postgres, table, monkeypatch, copied=False):
-        with pytest.raises(TerminalError, match="does not say that it holds batches 1, 2, 3"):
+        with pytest.raises(TerminalError, match="has no note of batches 1, 2, 3"):
             adopt(ledger, spec, log=quiet)
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", table.dsn)
     assert adopt(ledger, spec, log=quiet).batches == 3
@@ -260,9 +260,9 @@ def test_rows_of_a_second_replay_without_a_marker(
     with failpoints.armed("finalize.after_publish", dies), pytest.raises(failpoints.FaultError):
         finalize(ledger, spec, second)
     lose(ledger)
-    with pytest.raises(TerminalError, match="batch 4, which replaced those of batch 1") as told:
+    with pytest.raises(TerminalError, match="the rows of batch 4 replaced those of batch 1") as told:
         adopt(ledger, spec, log=quiet)
-    assert "Let them be batch 3's (UPDATE, SET _semel_batch = 3" in str(told.value)
+    assert "1. UPDATE the table: SET _semel_batch = 3" in str(told.value)
     table.run("UPDATE events SET _semel_batch = 3 WHERE _semel_batch = 4")
     table.run("DELETE FROM semel_batch WHERE batch_id = 4")
     adopt(ledger, spec, log=quiet)
@@ -273,13 +273,13 @@ def test_rows_of_a_second_replay_without_a_marker(
 # Attacks H2.
 def test_check_asks_the_target(spec: Spec, table: Warehouse) -> None:
     """`semel check` says what of the markers a table does not hold, and whose rows are there."""
-    owned.check_markers(spec, open_sink(spec))
+    ownership.check_markers(spec, open_sink(spec))
     table.run("UPDATE semel_batch SET pipeline = 'theirs' WHERE batch_id = 2")
-    with pytest.raises(TerminalError, match="holds batch 2 of pipeline 'theirs'"):
-        owned.check_markers(spec, open_sink(spec))
+    with pytest.raises(TerminalError, match="has batch 2 of pipeline 'theirs'"):
+        ownership.check_markers(spec, open_sink(spec))
     table.run("DELETE FROM semel_batch WHERE batch_id = 2")
     found = [one for one in check([spec], "sc://127.0.0.1:1", quiet).checks if not one.ok]
-    assert any("does not say that it holds batch 2" in one.detail for one in found)
+    assert any("has no note of batch 2" in one.detail for one in found)
 
 
 # Attacks H2.
@@ -293,14 +293,14 @@ def test_a_note_that_somebody_damaged(
     table.run("UPDATE semel_batch SET rows = NULL WHERE batch_id = 2")
     verdict = audit(spec)
     assert {batch for batches in blamed(verdict).values() for batch in batches} == {2}
-    assert "pipeline events, batch 2 is no note of a batch" in str(verdict)
+    assert "pipeline events, batch 2 is not a valid note" in str(verdict)
     come(bench, ledger, spec, 4)
     lose(ledger)
     for refuses in (
-        lambda: owned.check_markers(spec, open_sink(spec)),
+        lambda: ownership.check_markers(spec, open_sink(spec)),
         lambda: adopt(ledger, spec, log=quiet),
     ):
-        with pytest.raises(CorruptionError, match="batch 2 is no note of a batch.*restore it"):
+        with pytest.raises(CorruptionError, match="batch 2 is not a valid note.*restore it"):
             refuses()
     table.run("UPDATE semel_batch SET rows = 10 WHERE batch_id = 2")
     adopt(ledger, spec, log=quiet)
@@ -315,7 +315,7 @@ def test_batches_that_end_while_markers_are_listed(
     markers. 4. One more is finalized. 5. For the marker that it does not know it reads the ledger
     again. The last batch has no marker in that list, and lacks none.
     """
-    listed, others = traces.markers, [5, 6]
+    listed, others = traces.marker_numbers, [5, 6]
 
     def markers(kept: Path) -> set[int]:
         before, behind = (others.pop(0), others.pop(0)) if others else (None, None)
@@ -326,7 +326,7 @@ def test_batches_that_end_while_markers_are_listed(
             come(bench, ledger, spec, behind)
         return found
 
-    monkeypatch.setattr(traces, "markers", markers)
+    monkeypatch.setattr(traces, "marker_numbers", markers)
     come(bench, ledger, spec, 4)
     assert not others and audit(spec).ok
 
@@ -338,14 +338,14 @@ def test_a_long_history_is_not_read(
     """Before a batch the newest ones are compared: what is missing of older ones is found by
     `semel check` and the audit.
     """
-    monkeypatch.setattr("semel.archive.owned.NOTES_HELD", 2)
+    monkeypatch.setattr("semel.archive.ownership.NOTES_COMPARED", 2)
     table.run("DELETE FROM semel_batch WHERE batch_id = 1")
     come(bench, ledger, spec, 4)
-    with pytest.raises(TerminalError, match="does not say that it holds batch 1"):
-        owned.check_markers(spec, open_sink(spec))
+    with pytest.raises(TerminalError, match="has no note of batch 1"):
+        ownership.check_markers(spec, open_sink(spec))
     assert blamed(audit(spec))["files"] == {1}
     table.run("DELETE FROM semel_batch WHERE batch_id = 4")
-    with pytest.raises(TerminalError, match="does not say that it holds batch 4"):
+    with pytest.raises(TerminalError, match="has no note of batch 4"):
         come(bench, ledger, spec, 5)
 
 
@@ -370,10 +370,10 @@ def test_an_emptied_table(
     table.run("TRUNCATE events")
     if notes:
         table.run("TRUNCATE semel_batch")
-        with pytest.raises(TerminalError, match="does not say that it holds batches 1, 2, 3"):
+        with pytest.raises(TerminalError, match="has no note of batches 1, 2, 3"):
             come(bench, ledger, spec, 4)
     [*_, last] = markers_of(spec)
-    what = "does not say that batch 3" if notes else "has 0 rows of batch 3, and 10 were put in"
+    what = "has no note on batch 3" if notes else "has 0 rows of batch 3, and semel published 10"
     with pytest.raises(TerminalError, match=what):
         list(open_sink(spec).rows(last))
     verdict = audit(spec)
@@ -391,7 +391,7 @@ def test_rows_that_somebody_added(ledger: Ledger, spec: Spec, table: Warehouse) 
     verdict = audit(spec)
     assert blamed(verdict) == {"strays": {77}}
     [stray] = [o for c in verdict.checks for o in c.offenders]
-    assert stray.what == "10 rows in the sink are of it, and no marker lists them"
+    assert stray.what == "the sink has 10 rows of this batch, which no marker lists"
     table.run("DELETE FROM events WHERE _semel_batch = 77")
     assert audit(spec).ok
     if not is_append(spec):
@@ -409,7 +409,7 @@ def test_rows_that_somebody_removed(ledger: Ledger, spec: Spec, table: Warehouse
     """Who reads a batch by its marker is told; append: the command of the message mends it."""
     table.run("DELETE FROM events WHERE id IN ('e000032', 'e000033')")
     [*_, last] = markers_of(spec)
-    with pytest.raises(TerminalError, match="has 8 rows of batch 3, and 10 were put in") as told:
+    with pytest.raises(TerminalError, match="has 8 rows of batch 3, and semel published 10") as told:
         list(open_sink(spec).rows(last))
     verdict = audit(spec)
     assert not verdict.ok and verdict.to_replay == (((3, 3),) if is_append(spec) else ())
@@ -435,7 +435,7 @@ def test_notes_that_were_removed_before_the_marker(
         with failpoints.armed("sink.after_publish", dies), pytest.raises(failpoints.FaultError):
             finalize(ledger, spec, batch)
         table.run(remove)
-        with pytest.raises(TerminalError, match="notes were removed|its note was removed") as told:
+        with pytest.raises(TerminalError, match="no notes on them: they were removed|its note was removed") as told:
             finalize(ledger, spec, batch)
         assert counted(table) == ALL[:number]
         if number == 1:
@@ -452,7 +452,7 @@ def test_notes_that_were_removed(
 ) -> None:
     """All of them, with the rows there: the next batch is refused; restored, it lands."""
     table.run("ALTER TABLE semel_batch RENAME TO backup")
-    with pytest.raises(TerminalError, match="says of none that it has landed"):
+    with pytest.raises(TerminalError, match="has no notes on them"):
         come(bench, ledger, spec, 4)
     table.run("DROP TABLE IF EXISTS semel_batch")
     table.run("ALTER TABLE backup RENAME TO semel_batch")
@@ -469,7 +469,7 @@ def test_two_pipelines_under_two_names_of_a_host(
     """
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", table.dsn.replace("127.0.0.1", "localhost"))
     other = bench.spec("other", sink={**spec.sink.model_dump(mode="json"), "connection": "other"})
-    with pytest.raises(TerminalError, match=r"holds batches 1, 2, 3 of pipeline 'events'"):
+    with pytest.raises(TerminalError, match=r"has batches 1, 2, 3 of pipeline 'events'"):
         plan(ledger, other, "r1")
     assert counted(table) == ALL
 
@@ -488,13 +488,13 @@ def test_two_pipelines_that_begin_together(
     two = bench.spec("two", sink={**MODES[mode], "connection": "other"})
     first, second = committed(ledger, one, "r1"), committed(ledger, two, "r1")
     finalize(ledger, one, first)
-    with pytest.raises(TerminalError, match=r"holds batch 1 of pipeline 'one', and one table"):
+    with pytest.raises(TerminalError, match=r"has batch 1 of pipeline 'one'. A table"):
         finalize(ledger, two, second)
     assert counted(table) == [(first, 10)]
     bench.write("in/2.jsonl", events(20, 30))
     batch = plan(ledger, two, "r2").batch.batch_id
     engine = LocalEngine()
-    with pytest.raises(TerminalError, match=r"holds batch 1 of pipeline 'one'"):
+    with pytest.raises(TerminalError, match=r"has batch 1 of pipeline 'one'"):
         stage(ledger, two, batch, engine, log=quiet)
     assert not engine.jobs
 
@@ -512,7 +512,7 @@ def test_two_ledgers(
         theirs = bench.spec(sink={**TABLE, "archive": "theirs"})
         plan(second, theirs, "r1")
         run(ledger, spec, "r1")
-        with pytest.raises(TerminalError, match="pipeline 'events', of another ledger"):
+        with pytest.raises(TerminalError, match="pipeline 'events' of another ledger"):
             run(second, theirs, "r1")
     assert counted(table) == [(1, 10)]
     come(bench, ledger, spec, 2)
@@ -526,15 +526,15 @@ def test_a_folder_of_an_earlier_time(bench: Workbench, ledger: Ledger) -> None:
     spec = bench.spec()
     for number in (1, 2, 3):
         come(bench, ledger, spec, number)
-    marker = layout.marker(layout.of(spec), 3)
+    marker = layout.marker(layout.archive_folder(spec), 3)
     marker.rename(bench.folder / "aside.json")
-    with pytest.raises(TerminalError, match="lacks the markers of batch 3, which are finalized"):
+    with pytest.raises(TerminalError, match="the markers of batch 3 are missing, though these are finalized"):
         come(bench, ledger, spec, 4)
     (bench.folder / "aside.json").rename(marker)
     run(ledger, spec, "r4")
-    other = layout.marker(layout.of(spec), 77)
+    other = layout.marker(layout.archive_folder(spec), 77)
     other.write_bytes(marker.read_bytes())
-    with pytest.raises(TerminalError, match="has markers of batch 77, which are none of 'events'"):
+    with pytest.raises(TerminalError, match="the markers of batch 77 are not of 'events' in this ledger"):
         come(bench, ledger, spec, 5)
     other.unlink()
     run(ledger, spec, "r5")

@@ -10,7 +10,7 @@ from fixtures.kafka.broker import Kafka, Record
 from fixtures.kafka.outlet import Outlet
 from fixtures.postgres.server import database
 from fixtures.spark.local import LocalEngine
-from semel.archive import owned
+from semel.archive import ownership
 from semel.audit import audit
 from semel.cli import main
 from semel.errors import StateError, TerminalError
@@ -44,7 +44,7 @@ def landed(bench: Workbench, ledger: Ledger, outlet: Outlet) -> Spec:
 def misses(bench: Workbench, ledger: Ledger, outlet: Outlet, spec: Spec, batch: int) -> None:
     """The third batch is refused, as the note of one of two is gone, and nothing of it lands."""
     bench.write("in/3.jsonl", events(30, 40))
-    with pytest.raises(TerminalError, match=f"does not say that it holds batch {batch}"):
+    with pytest.raises(TerminalError, match=f"has no note of batch {batch}"):
         run(ledger, spec, "r3")
     assert outlet.ids == ids(10, 30)
 
@@ -83,7 +83,7 @@ def test_another_topic_is_no_moved_one(bench: Workbench, ledger: Ledger, outlet:
     other = Outlet(outlet.kafka, outlet.folder).make()
     declared(bench, other)
     bench.write("in/2.jsonl", events(10, 20))
-    with pytest.raises(StateError, match="put the declaration .* back"):
+    with pytest.raises(StateError, match="Put the declaration .* back"):
         run(ledger, declared(bench, other), "r2")
     assert main(["accept", "events", "--moved"]) == 1
     run(ledger, declared(bench, outlet), "r2")
@@ -101,7 +101,7 @@ def test_two_pipelines_in_one_topic(bench: Workbench, ledger: Ledger, outlet: Ou
     bench.write("in/1.jsonl", events(0, 10))
     first, second = committed(ledger, one, "r1"), committed(ledger, two, "r1")
     finalize(ledger, one, first)
-    said = f"holds batch {first} of pipeline 'one', and one table or topic belongs to one"
+    said = f"has batch {first} of pipeline 'one'. A table or topic belongs to one"
     with pytest.raises(TerminalError, match=said):
         finalize(ledger, two, second)
     with pytest.raises(TerminalError, match=said):
@@ -120,7 +120,7 @@ def test_two_ledgers(
         theirs = declared(bench, outlet, archive="theirs")
         plan(second, theirs, "r1")
         run(ledger, spec, "r1")
-        with pytest.raises(TerminalError, match="pipeline 'events', of another ledger"):
+        with pytest.raises(TerminalError, match="pipeline 'events' of another ledger"):
             run(second, theirs, "r1")
     assert outlet.ids == ids(0, 10)
 
@@ -141,7 +141,7 @@ def test_a_topic_that_was_made_anew(
     if not create:
         outlet.make()
     bench.write("in/2.jsonl", events(10, 20))
-    with pytest.raises(TerminalError, match="does not say that it holds batch 1"):
+    with pytest.raises(TerminalError, match="has no note of batch 1"):
         run(ledger, spec, "r2")
     assert outlet.read() == []
 
@@ -180,13 +180,13 @@ def test_a_topic_of_an_earlier_time(
     nobody knows are strays, by number.
     """
     spec = landed(bench, ledger, outlet)
-    owned.check_markers(spec, open_sink(spec))
+    ownership.check_markers(spec, open_sink(spec))
     value = json.dumps({"id": "x", "n": 1, "at": None}).encode()[:-1]
     value += b',"_semel_batch":77,"_semel_seq":77}'
     kafka.produce(outlet.topic, [Record(value=value, key=b"x")])
     assert {o.batch for c in audit(spec).checks for o in c.offenders} == {77}
     kafka.produce(outlet.control, [Record(value=None, key=b'["events",2]')])
-    with pytest.raises(TerminalError, match="does not say that it holds batch 2"):
-        owned.check_markers(spec, open_sink(spec))
+    with pytest.raises(TerminalError, match="has no note of batch 2"):
+        ownership.check_markers(spec, open_sink(spec))
     verdict = audit(spec)
     assert 2 in {o.batch for c in verdict.checks for o in c.offenders}

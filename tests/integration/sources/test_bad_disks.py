@@ -66,9 +66,9 @@ def test_a_read_only_sink_stops_the_batch(shared: Workbench, ledger: Ledger) -> 
     spec = first_run(shared, ledger)
     with ordinary_user():
         shared.write("in/b.jsonl", events(5, 10))
-        staging = layout.of(spec) / "staging"
+        staging = layout.archive_folder(spec) / "staging"
         staging.chmod(0o555)
-        with pytest.raises(RetryableError, match=f"attempt 1: .*system below {staging.parent}"):
+        with pytest.raises(RetryableError, match=f"attempt 1: .*system at {staging.parent}"):
             run(ledger, spec, "r2")
         staging.chmod(0o755)
         assert run(ledger, spec, "r2").committed.fence == 2
@@ -82,7 +82,7 @@ def test_a_sink_that_turns_read_only_after_commit(shared: Workbench, ledger: Led
     with ordinary_user():
         shared.write("in/b.jsonl", events(5, 10))
         batch = committed(ledger, spec, "r2")
-        for folder in (sink, layout.of(spec) / "markers"):
+        for folder in (sink, layout.archive_folder(spec) / "markers"):
             folder.chmod(0o555)
             with pytest.raises(RetryableError, match=rf"batch {batch}.*finalize again"):
                 finalize(ledger, spec, batch)
@@ -121,7 +121,7 @@ def test_a_full_disk_at_the_marker(bench: Workbench, ledger: Ledger) -> None:
     batch = committed(ledger, spec, "r1")
     with file_size_max(100), pytest.raises(RetryableError, match="finalize again"):
         finalize(ledger, spec, batch)
-    markers = layout.of(spec) / "markers"
+    markers = layout.archive_folder(spec) / "markers"
     assert list(markers.iterdir()) == []
     finalize(ledger, spec, batch)
     assert settled(spec).ids == ids(0, 10)

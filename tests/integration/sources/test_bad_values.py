@@ -121,7 +121,7 @@ def test_no_header_and_no_finding_is_told(bench: Workbench, ledger: Ledger) -> N
     assert SECRET not in refused.detail
     (bench.data / "in" / "a.csv").write_text(f"id,n,at\n{SECRET},1,\n{SECRET},1,\n")
     run(ledger, spec, "r1")
-    (path,) = (layout.of(spec) / "decisions").glob("*.parquet")
+    (path,) = (layout.archive_folder(spec) / "decisions").glob("*.parquet")
     path.unlink()
     verdict = audit(spec)
     assert not verdict.ok and SECRET not in json.dumps(verdict.to_json(), default=str)

@@ -32,11 +32,11 @@ from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
-from semel.repair.accept import choices, foresee
+from semel.repair.accept import choices, preview_accept
 from semel.repair.adopt import adopt
 from semel.repair.losses import accept_loss
 from semel.reports.gaps import GapReason, gaps
-from semel.sources import Source, nothing_known
+from semel.sources import Source, empty_ledger_view
 from semel.stage import stage
 from workers import NEEDS_BROKER
 
@@ -139,7 +139,7 @@ def test_an_interval_is_taken_whole_or_not_at_all(place: Place, ledger: Ledger) 
     place.append(0, 10)
     spec = place.spec(source=place.by_interval, limits={"bytes_per_batch_max": 100})
     always = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
-    with pytest.raises(LimitError, match="the interval holds .*bytes_per_batch_max"):
+    with pytest.raises(LimitError, match="the interval has .*bytes_per_batch_max"):
         plan(ledger, spec, "r1", always)
     assert ledger.rows("look", "batches", name=None, count=5) == []
 
@@ -218,7 +218,7 @@ def test_what_can_be_joined_is_the_same(place: Files, ledger: Ledger) -> None:
     claims = claimed(ledger, plan(ledger, spec, "r1").batch.batch_id)
     for split in splits_of(claims, 1000, whole={0} if source.is_whole(claims[0]) else set()):
         if source.can_join(split.claim):
-            assert source.text(split, 1) == place.text(split.start, split.end)
+            assert source.read_text(split, 1) == place.text(split.start, split.end)
 
 
 # Attacks S6.
@@ -268,7 +268,7 @@ def test_what_is_offered_for_a_change_can_be_accepted(place: Place, ledger: Ledg
     assert refused
     for one in refused:
         for how in choices(spec.source, one.reason):
-            assert foresee(ledger, spec, one.name, same=how == "same")
+            assert preview_accept(ledger, spec, one.name, same=how == "same")
 
 
 # Attacks P25, C15.
@@ -370,7 +370,7 @@ def test_the_ledger_keeps_evidence_as_it_is(place: Place, ledger: Ledger) -> Non
     spec = place.spec()
     source = open_source(spec)
     shown = source.discover()
-    (offer,) = source.match(shown, nothing_known(shown), None).offers
+    (offer,) = source.match(shown, empty_ledger_view(shown), None).offers
     evidence = source.evidence(offer, offer.end)
     batch = plan(ledger, spec, "r1").batch.batch_id
     (claim,) = claimed(ledger, batch)
@@ -384,7 +384,7 @@ def test_executors_look_at_what_the_driver_sees(place: Place) -> None:
     source = open_source(place.spec())
     told, look = source.probe()
     assert re.search(" of (events|up) in ", told) and Source.probe(source) == ("1 to read", None)
-    importlib.import_module(look.module).look(*json.loads(json.dumps(look.values)))
+    importlib.import_module(look.module).check_access(*json.loads(json.dumps(look.values)))
 
 
 def test_a_look_before_the_first_plan_changes_nothing(place: Place, ledger: Ledger) -> None:

@@ -12,10 +12,10 @@ from fixtures.batches.account import run
 from fixtures.batches.workbench import Workbench
 from fixtures.postgres.warehouse import Warehouse
 from semel.audit import audit
-from semel_local.demo import by_day, exact, flights, week
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
+from semel_local.demo import by_day, exact, flights, week
 
 ROOT = Path(__file__).parents[3]
 LATE = date(2013, 1, 3)
@@ -44,7 +44,7 @@ def test_a_late_file_is_backfilled(bench: Workbench, ledger: Ledger, dated: Spec
     run(ledger, dated, "week", week)
     before = by_day.compare(dated, 1)
     # A few flights of that day, which were sent again, came with the next day's file.
-    assert {day.day for day in set(before.found) ^ set(before.truth)} == {date(2013, 1, 2), LATE}
+    assert {day.day for day in set(before.sums) ^ set(before.truth)} == {date(2013, 1, 2), LATE}
     # The days before it, at which its files are expected by their time in UTC, are no holes.
     assert list(before.final.values()) == [True] * 6 + [False]
 
@@ -68,9 +68,10 @@ def test_the_numbers_of_a_batch_are_found(bench: Workbench, ledger: Ledger) -> N
     for number in (1, 2):
         truth = flights.write_week(spec.source_root(), number)
         run(ledger, spec, f"week {number}")
-        found = exact.of_batch(week._marker(spec, f"week {number}"))
-        assert found == exact.of_week(truth) and found["rows_finalized"] == truth.counts.survivors
+        found = exact.batch_numbers(week._marker(spec, f"week {number}"))
+        assert found == exact.week_truth(truth)
+        assert found["rows_finalized"] == truth.counts.survivors
     rows = exact.rows_of_files(spec)
-    assert exact.of_pipeline(spec, rows, exact.true_rows(2)) == exact.of_weeks(2)
+    assert exact.pipeline_numbers(spec, rows, exact.true_rows(2)) == exact.weeks_truth(2)
     with pytest.raises(TerminalError, match="planned no batch"):
         week._marker(spec, "week 3")

@@ -113,13 +113,13 @@ def test_a_header_that_grows(clicks: Clicks) -> None:
         assert "the schema does not name 'device'" in str(refused.value)
     # 1. The schema without the rest of the advice: earlier days cannot be read by it.
     narrow = clicks.spec(schema=DEVICE["schema"])
-    looked = replay.look(clicks.ledger, narrow, 1, "")
+    looked = replay.check_root(clicks.ledger, narrow, 1, "")
     assert isinstance(looked.why, SourceError)
     assert "Declare `columns: {device: {optional: true}}` in source" in str(looked.why)
     # 2. As advised.
     spec = clicks.spec(**DEVICE)
     accept_columns(clicks.ledger, spec)
-    assert [replay.look(clicks.ledger, spec, root, "").why for root in range(1, 8)] == [None] * 7
+    assert [replay.check_root(clicks.ledger, spec, root, "").why for root in range(1, 8)] == [None] * 7
     for root in range(1, 8):
         replay.run(clicks.ledger, spec, "again", root, LocalEngine(), log=quiet)
     clicks.run(spec, 8)
@@ -277,7 +277,7 @@ def test_objects_that_get_a_column(bench: Workbench, ledger: Ledger, s3: S3, for
     names = {"at": {"names": ["t"]}}
     wide = {"schema": DEVICE["schema"], "columns": names}
     spec = place.spec(name="clicks", source=wide)
-    assert "device: {optional: true}" in str(replay.look(ledger, spec, 1, "").why)
+    assert "device: {optional: true}" in str(replay.check_root(ledger, spec, 1, "").why)
     spec = place.spec(name="clicks", source=wide | {"columns": names | DEVICE["columns"]})
     accept_columns(ledger, spec)
     add(2, "device", at="t")
@@ -310,7 +310,7 @@ def test_a_pipeline_that_gets_a_column(
         (refused,) = run(ledger, spec, "r2").plan.refusals
         assert "column 'n' is not in the output. Declare `columns: {n: " in refused.detail
         narrow = up.spec(source={"schema": schema | {"x": "string"}})
-        assert "x: {optional: true}" in str(replay.look(ledger, narrow, 1, "").why)
+        assert "x: {optional: true}" in str(replay.check_root(ledger, narrow, 1, "").why)
         rules = {"n": {"names": ["m"]}, "x": {"optional": True}, "day": {"names": ["at"]}}
         schema = {"id": "string", "n": "bigint", "day": "timestamp", "x": "string"}
         spec = up.spec(source={"schema": schema, "columns": rules})
@@ -356,8 +356,8 @@ def test_a_message_that_names_no_columns(topic: Topic, value: str) -> None:
     }
     with pytest.raises(SpecError) as refused:
         topic.spec(source=source)
-    assert f"columns.v: has no meaning with value: {value}" in str(refused.value)
-    assert "columns.k: has no meaning here: key fills the column" in str(refused.value)
+    assert f"columns.v: does not apply to value: {value}" in str(refused.value)
+    assert "columns.k: does not apply: key fills the column" in str(refused.value)
 
 
 def test_transforms_see_null_of_the_declared_type(

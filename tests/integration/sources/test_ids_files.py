@@ -25,7 +25,7 @@ def kept(spec: Spec, at: int = 0) -> set[tuple[int, int, int]]:
     """Shard, h1 and h2 of each id in the files of a batch's marker; none is there twice."""
     found = []
     for file in markers(spec.sink_path())[at].of_kind(Kind.IDS):
-        of, h1, h2 = read_ids(layout.of(spec) / file.path)
+        of, h1, h2 = read_ids(layout.archive_folder(spec) / file.path)
         assert of.shards == spec.dedup.shards and file.records == len(h1) > 0
         assert list(h1) == sorted(h1)
         found += [(of.shard, int(a), int(b)) for a, b in zip(h1, h2, strict=True)]
@@ -58,7 +58,7 @@ def test_buckets_are_kept_with_them(bench: Workbench, ledger: Ledger) -> None:
     spec = first_batch(bench, ledger, events(0, 5), dedup=dedup, record_time="at")
     (marker,) = markers(spec.sink_path())
     (file,) = marker.of_kind(Kind.IDS)
-    of, _, _ = read_ids(layout.of(spec) / file.path)
+    of, _, _ = read_ids(layout.archive_folder(spec) / file.path)
     bucket = 1_767_225_600 // marker.bucket_seconds  # 2026-01-01
     assert of.buckets == Buckets((bucket, bucket + 1))
 
@@ -90,11 +90,11 @@ def test_an_ids_file_that_lies_is_told(bench: Workbench, ledger: Ledger) -> None
     spec = first_batch(bench, ledger, events(0, 5), dedup={"keep_ids": True, "shards": 1})
     (marker,) = markers(spec.sink_path())
     (file,) = marker.of_kind(Kind.IDS)
-    path = layout.of(spec) / file.path
+    path = layout.archive_folder(spec) / file.path
     pq.write_table(pq.read_table(path, partitioning=None).slice(1), path)
     content = json.loads(marker.path.read_text())
     (entry,) = [each for each in content["files"] if each["kind"] == "ids"]
     entry |= {"records": 4, "bytes": path.stat().st_size, "checksum": checksum(path)}
     marker.path.write_text(json.dumps(content))
     (broken,) = [check for check in audit(spec).checks if not check.ok]
-    assert "4 ids of 5 survivors" in broken.offenders[0].what
+    assert "4 ids for 5 survivors" in broken.offenders[0].what

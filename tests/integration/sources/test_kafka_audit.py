@@ -46,11 +46,11 @@ def lied(
 ) -> dict[str, str]:
     """What an audit tells when a file of a batch was changed, and the marker lies about it: size,
     checksum and rows. After it all is as it was."""
-    path = layout.marker(layout.of(spec), batch)
+    path = layout.marker(layout.archive_folder(spec), batch)
     before = path.read_bytes()
     marker = json.loads(before)
     entry = next(file for file in marker["files"] if file["kind"] == kind)
-    file = (spec.sink_path() if kind == "data" else layout.of(spec)) / entry["path"]
+    file = (spec.sink_path() if kind == "data" else layout.archive_folder(spec)) / entry["path"]
     whole, table = file.read_bytes(), change(pq.read_table(file, partitioning=None))
     file.unlink()
     pq.write_table(table, file)
@@ -293,7 +293,7 @@ def test_a_topic_that_is_another_one(topic: Topic, ledger: Ledger) -> None:
     run(ledger, spec, "r1")
     topic.kafka.recreate(topic.name)
     topic.append(0, 10)
-    assert "made anew" in broken(audit(spec))["source"]
+    assert "was deleted and recreated" in broken(audit(spec))["source"]
     topic.kafka.delete(topic.name)
     assert "the cluster has no topic" in broken(audit(spec))["source"]
 

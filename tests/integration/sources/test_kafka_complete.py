@@ -36,7 +36,7 @@ def records(partition: int, *hours: float) -> list[Record]:
 
 
 def event_time(ledger: Ledger, spec: Spec) -> float | None:
-    known = completeness.of(ledger, spec).known
+    known = completeness.read_completeness(ledger, spec).newest_time
     return known and (known - START) / timedelta(hours=1)
 
 
@@ -58,7 +58,7 @@ def test_partitions_of_a_topic(bench: Workbench, kafka: Kafka, ledger: Ledger) -
     for number in range(2, 5):
         run(ledger, spec, f"r{number}")
     assert event_time(ledger, spec) == 4
-    assert completeness.of(ledger, spec).complete(hour(3), hour(4))
+    assert completeness.read_completeness(ledger, spec).complete(hour(3), hour(4))
     topic.put(records(0, 9))
     run(ledger, spec, "r9")
     assert event_time(ledger, spec) == 7
@@ -78,7 +78,7 @@ def test_an_open_transaction_keeps_its_interval_open(
     day = START, START + timedelta(days=1)
     held = kafka.begin(topic.name, records(0, 2))
     run(ledger, spec, "r1", day)
-    assert not completeness.of(ledger, spec).covered.ranges
+    assert not completeness.read_completeness(ledger, spec).covered.ranges
     held.commit_transaction()
     run(ledger, spec, "r2", day)
-    assert completeness.of(ledger, spec).covered.ranges == (day,)
+    assert completeness.read_completeness(ledger, spec).covered.ranges == (day,)

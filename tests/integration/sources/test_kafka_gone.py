@@ -34,7 +34,7 @@ def test_a_replay_leaves_them_out(four: Spec, shell: Shell) -> None:
     for again alone can only be looked at.
     """
     step = shell.fails("semel replay events --batches 1..4")
-    assert "batch 2: " in shell.err and "before 5 were deleted" in shell.err
+    assert "batch 2: " in shell.err and "below 5 have been deleted" in shell.err
     others = ["semel replay events --batches 1", "semel replay events --batches 3..4"]
     assert step == others[0]
     for line in others:

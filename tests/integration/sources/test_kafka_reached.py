@@ -90,8 +90,8 @@ class Refused(NamedTuple):
     source: dict[str, Any] = {}
 
 
-LOGIN = ("refuses the login", "correct user, password and sasl.mechanism")
-TLS = ("certificate", "correct security.protocol and the certificates")
+LOGIN = ("refuses the login", "Correct user, password and sasl.mechanism")
+TLS = ("certificate", "Correct security.protocol and the certificates")
 AWAY = ("does not answer", "correct its address or security.protocol")
 
 REFUSED = {
@@ -205,12 +205,12 @@ def test_a_topic_that_is_not_there(
     """It is named. To a user without a right to it a cluster says no more than that."""
     spec = connect(kafka.client(), topics=[topic.name, "no-such-topic"])
     began = time.monotonic()
-    with pytest.raises(SourceError, match="no-such-topic.*make it, or correct source.topics"):
+    with pytest.raises(SourceError, match="no-such-topic.*Create it, or correct source.topics"):
         plan(ledger, spec, "r1")
     assert time.monotonic() - began < CERTAIN_SECONDS_MAX
     spec = connect(login(kafka, "somebody-else"), topics=["no-such-topic"])
     said = told(TerminalError, CERTAIN_SECONDS_MAX, plan, ledger, spec, "r1")
-    assert "'no-such-topic'" in said and "make the topic" in said
+    assert "'no-such-topic'" in said and "create the topic if it does not exist" in said
 
 
 def by_certificate(kafka: Kafka, authority: Authority, topic: str) -> tuple[dict[str, str], str]:

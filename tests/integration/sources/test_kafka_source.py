@@ -35,7 +35,7 @@ from semel.plan.abandon import abandon
 from semel.reports import completeness, summary
 from semel.reports.gaps import gaps
 from semel.sources.kafka import edges
-from semel.sources.kafka.messages import PLAN_ASKS_SECONDS, first_sizes
+from semel.sources.kafka.messages import PLAN_CHECK_SECONDS, first_sizes
 from semel.sources.kafka.topics import Extent, FoundPartition
 from semel_local.stack.process import wait_until
 
@@ -183,7 +183,7 @@ def test_a_topic_that_was_made_anew_is_another(topic: Topic, ledger: Ledger) -> 
     batch = plan(ledger, spec, "r2").batch.batch_id
     topic.kafka.recreate(topic.name)
     topic.append(200, 250)
-    with pytest.raises(SourceError, match="made anew") as told:
+    with pytest.raises(SourceError, match="deleted and recreated") as told:
         run(ledger, spec, "r2")
     assert refusals(ledger) == {"0": "recreated"}
     assert ledger.rows("batch", "batch", batch_id=batch)[0]["status"] == "abandoned"
@@ -321,7 +321,7 @@ def test_a_clock_that_is_ahead_ends_no_interval(
     for day in range(3):
         of_day(ledger, spec, day)
         assert in_output(spec) == ids(0, 24 * (day + 1))
-    covered = completeness.of(ledger, spec)
+    covered = completeness.read_completeness(ledger, spec)
     assert covered.complete(DAYS[0], DAYS[3]) and gaps(ledger, spec).gaps == ()
 
 
@@ -416,7 +416,7 @@ def once_told(call: Callable[[], object]) -> None:
             call()
             return
         except UnavailableError as error:
-            assert "cannot tell yet" in str(error)
+            assert "cannot yet find the first offset" in str(error)
             time.sleep(0.05)
     raise AssertionError("the segments of deleted records stay")
 
@@ -484,7 +484,8 @@ def test_a_group_that_cannot_be_told(topic: Topic, ledger: Ledger) -> None:
     topic.kafka.broker.kill()
     done = finalize(ledger, spec, last)
     topic.kafka.broker.start()
-    assert "group 'away' stay" in done.note and done.note in summary.finalize(done)
+    assert "did not commit offsets to consumer group 'away'" in done.note
+    assert done.note in summary.finalize(done)
     assert group(topic, "away") == 10 and settled(spec).ids == ids(0, 12)
 
 
@@ -661,7 +662,7 @@ class Quiet(Cluster):
     @contextmanager
     def consumer(self, **config: object) -> Iterator[object]:
         with super().consumer(**config) as consumer:
-            until = time.monotonic() + 2.5 * PLAN_ASKS_SECONDS
+            until = time.monotonic() + 2.5 * PLAN_CHECK_SECONDS
 
             def consume(wanted: int, timeout: float) -> list[Message]:
                 if time.monotonic() < until:

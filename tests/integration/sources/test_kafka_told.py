@@ -50,14 +50,14 @@ def test_a_plan_counts_offsets(topic: Topic, ledger: Ledger) -> None:
     assert lines == [
         "planned: batch 1 of events reads 1 partition, 600 offsets",
         f"  {topic.at()}",
-        "left over: 400 offsets; the next run takes them",
+        "left over: 400 offsets; the next run reads them",
         "next: stage",
     ]
     told(ledger, topic, "r2")
     lines = told(ledger, topic, "r3")
-    assert lines[0] == "nothing to do: all records that 1 partition holds have a batch"
+    assert lines[0] == "nothing to do: batches already have all records of 1 partition"
     assert lines[1:3] == [
-        "batch 2 (run r2) is at work on 1 partition", "batch 1 (run r1) is at work on 1 partition"
+        "batch 2 (run r2) is working on 1 partition", "batch 1 (run r1) is working on 1 partition"
     ]  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def test_open_transactions(topic: Topic, ledger: Ledger) -> None:
             lines = told(ledger, topic, f"{key}-{number}")
             assert f"waiting for open transactions: '{topic.at()}'" in lines
             assert start or lines[0] == (
-                "nothing to do: 1 partition holds no record that can be read"
+                "nothing to do: 1 partition has no record that can be read"
             )
             [gap] = gaps(ledger, spec).gaps
             assert (gap.start, gap.state, gap.idle) == (start, GapReason.WAITING, False)
@@ -118,7 +118,7 @@ def test_find_letters_and_show(topic: Topic, ledger: Ledger, said: Said) -> None
     assert "duplicate_in_batch: batch 1, " in said("find", spec.name, "e000003")[1]
     assert f"from '{topic.at()}' offset 6\n" in said("find", spec.name, "e000003")[1]
     topic.append(10, 11)
-    assert "1 source partition holds what none" in said("find", spec.name, "e000010")[1]
+    assert "1 source partition has records that are not finalized" in said("find", spec.name, "e000010")[1]
     code, words = said("letters", spec.name)
     assert code == 0 and f"batch 1, '{topic.at()}' (offset 5): malformed" in words
     assert f"claim: '{topic.at()}' offsets 0 to 8 (part=1)" in said("show", "1")[1]
@@ -139,7 +139,7 @@ def test_the_guides_page(
     kafka.produce("orders", [Record(value=value % n) for n in range(10)])
     assert said("validate", str(bench.pipelines / "orders.yaml"))[0] == 0
     spec = pipeline.find("orders")
-    assert "\n".join(summary.planned(plan(ledger, spec, "r1"))) == shown.rstrip()
+    assert "\n".join(summary.plan_lines(plan(ledger, spec, "r1"))) == shown.rstrip()
     run(ledger, spec, "r1")
     assert said("gaps", "orders")[0] == 0
     kafka.produce("orders", [Record(value=value % 11)])
@@ -157,10 +157,10 @@ def test_pages(topic: Topic, ledger: Ledger, pages: Pages) -> None:
     spec = topic.spec()
     batch = committed(ledger, spec, "r1")
     text = pages.get(f"/semel/dags/events/batches/{batch}").text
-    assert "The first offset that is read" in text and "The first byte" not in text
+    assert "The first offset that the batch reads" in text and "The first byte" not in text
     topic.kafka.recreate(topic.name)
     topic.append(20, 30)
-    with pytest.raises(SourceError, match="made anew"):
+    with pytest.raises(SourceError, match="deleted and recreated"):
         plan(ledger, spec, "r2")
     text = pages.get("/semel/dags/events/refused").text
     assert "refused partitions" in text and "or from an offset that you name" in text

@@ -107,7 +107,7 @@ def test_late_records_are_set_aside_on_request(days: Days) -> None:
     days.declare(limits={"late_ratio_max": 0.5})
     days.read(of_days(0, 10, 30))
     days.expire()
-    with pytest.raises(LimitError, match=r"`limits.late_ratio_max: 1.0` sets them aside"):
+    with pytest.raises(LimitError, match=r"`limits.late_ratio_max: 1.0` to make them dead letters"):
         days.read(of_days(20, 32, 30))
     days.declare(limits={"late_ratio_max": 1.0})
     counts = days.again()
@@ -125,7 +125,7 @@ def test_late_records_are_taken_on_request(days: Days) -> None:
     days.declare(limits={"late_ratio_max": 0.5})
     days.read(of_days(0, 10, 30))
     days.expire()
-    with pytest.raises(LimitError, match=r"`dedup.late: accept` takes them"):
+    with pytest.raises(LimitError, match=r"`dedup.late: accept` to take them"):
         days.read(of_days(20, 32, 30))
     days.declare(limits={"late_ratio_max": 0.5}, dedup={"late": "accept"})
     assert days.again().survivors == 12

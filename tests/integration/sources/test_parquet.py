@@ -152,15 +152,15 @@ REFUSED = {
     "own": (
         "string",
         {"v": pa.array([b"0" * 16], pa.binary(16)).cast(pa.uuid())},
-        "which semel does not read; let its writer write fixed_size_binary",
+        "which semel does not read; have its writer write fixed_size_binary",
     ),
     "half": (
         "float", {"v": pa.array(np.array([1.5], np.float16))},
-        "is halffloat, which semel does not read; let its writer write float",
+        "is halffloat, which semel does not read; have its writer write float",
     ),
     "small decimal": (
         "decimal(10,2)", {"v": pa.array([Decimal("1.5")], pa.decimal32(5, 2))},
-        "is decimal32(5, 2), which semel does not read; let its writer write decimal128(5, 2)",
+        "is decimal32(5, 2), which semel does not read; have its writer write decimal128(5, 2)",
     ),
     "large decimal": (
         "array<decimal(10,2)>", {"v": pa.array([[Decimal("1.5")]], pa.list_(pa.decimal256(9, 2)))},
@@ -172,7 +172,7 @@ REFUSED = {
     ),
     "in a map": (
         "map<string, int>", {"v": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))},
-        "column 'v'{} is int64, which int does not hold",
+        "column 'v'{} is int64, which int cannot store",
     ),
 }  # fmt: skip
 
@@ -229,7 +229,7 @@ def test_bytes_of_a_logical_type(place: Parquet, ledger: Ledger, logical: str) -
         path.write_bytes(data.replace(text, b"\x25\x08\x4c\x4c\x00\x00"))
     (refused,) = run(ledger, of(place, {"v": "binary"}), "r1").plan.refusals
     assert refused.reason == "schema"
-    assert f"column 'v' is of the logical type {logical}" in refused.detail
+    assert f"column 'v' has the logical type {logical}" in refused.detail
 
 
 # Attacks P23.

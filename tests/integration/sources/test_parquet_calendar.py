@@ -152,7 +152,7 @@ def test_values_that_readers_take_for_nothing(place: Parquet, ledger: Ledger) ->
     other = pq.read_metadata(place.folder / "b.parquet")
     assert other.row_group(0).column(1).statistics.null_count == 0
     (refused,) = run(ledger, spec, "r2").plan.refusals
-    assert "column 'v' has values of a type that readers take for nothing" in refused.detail
+    assert "column 'v' has values, but its type makes readers return null" in refused.detail
 
 
 SPARKS = (
@@ -209,7 +209,7 @@ def of_spark() -> dict[str, tuple[dict[str, str], object]]:
 def testdata(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the files that Spark's tests read, which Maven fetches."""
     try:
-        jars = maven.fetched(POM, KEPT, "the test data of Spark")
+        jars = maven.fetch(POM, KEPT, "the test data of Spark")
     except SemelError as error:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("testdata")

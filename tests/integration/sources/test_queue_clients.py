@@ -17,7 +17,7 @@ from fixtures.kafka.registry import answering
 from fixtures.queue.pubsub import MESSAGE_BYTES_MAX as PUBSUB_BYTES_MAX
 from fixtures.queue.sqs import CONNECTION
 from fixtures.queue.sqs import MESSAGE_BYTES_MAX as SQS_BYTES_MAX
-from semel.clients.queue import Pulled, Queue, nats, pubsub, sqs
+from semel.clients.queue import PulledMessages, Queue, nats, pubsub, sqs
 from semel.errors import TerminalError, UnavailableError
 
 ROOT = Path(__file__).parents[3]
@@ -43,7 +43,7 @@ def _nats(server: Any, kind: str = "nats") -> Any:
         return stream
 
     def opened(stream: str) -> Queue:
-        return nats.opened(
+        return nats.open_queue(
             connection=None, servers=server.servers, stream=stream, consumer="semel"
         )
 
@@ -106,15 +106,15 @@ def opened(server: Any) -> Any:
 
         def asked(name: str) -> Queue:
             queue = stack.enter_context(server.opened(name))
-            queue.about()
+            queue.describe()
             return queue
 
         yield asked
 
 
-def pulled(queue: Queue, total: int, seconds: float = 20, messages: int = 5_000) -> Pulled:
+def pulled(queue: Queue, total: int, seconds: float = 20, messages: int = 5_000) -> PulledMessages:
     """Pull until so many messages came."""
-    found, end = Pulled(), time.monotonic() + seconds
+    found, end = PulledMessages(), time.monotonic() + seconds
     while len(found) < total:
         assert time.monotonic() < end, f"{len(found)} of {total} came within {seconds} s"
         more = queue.pull(messages, SIZE, 0.5)
@@ -183,7 +183,7 @@ def test_extend_holds(kind: str, server: Any, opened: Any) -> None:
     name = server.queue(deadline)
     server.send(name, [b"x"])
     queue, other = opened(name), opened(name)
-    assert queue.about().deadline_seconds == deadline
+    assert queue.describe().deadline_seconds == deadline
     held = pulled(queue, 1)
     end = time.monotonic() + 2 * deadline
     while time.monotonic() < end:
@@ -248,7 +248,7 @@ def test_about(kind: str, server: Any, opened: Any) -> None:
     address."""
     one, two = server.queue(45), server.queue(45)
     server.send(one, [b"1", b"2"])
-    about, other = opened(one).about(), opened(two).about()
+    about, other = opened(one).describe(), opened(two).describe()
     assert about.address != other.address
     assert about.deadline_seconds == 45
     if kind != "pubsub":
@@ -269,7 +269,7 @@ def test_no_such_queue(server: Any, opened: Any) -> None:
     with pytest.raises((TerminalError, UnavailableError)):
         pulled(queue, 1, 60)
     with pytest.raises(TerminalError) as caught:
-        queue.about()
+        queue.describe()
     assert name in str(caught.value)
 
 
@@ -280,8 +280,8 @@ def test_killed_in_the_middle_of_a_pull(server: Any, opened: Any) -> None:
     queue = opened(name)
     assert len(queue.pull(1, SIZE, 0.02)) == 0
     server.kill()
-    for ask in (lambda: pulled(queue, 1, 60), queue.about, lambda: queue.acknowledge(["x"])):
-        if kind_of(queue) is nats and ask is not queue.about:
+    for ask in (lambda: pulled(queue, 1, 60), queue.describe, lambda: queue.acknowledge(["x"])):
+        if kind_of(queue) is nats and ask is not queue.describe:
             continue  # Its handles are not text; it waits for its server to come back.
         with pytest.raises(UnavailableError):
             ask()
@@ -298,7 +298,7 @@ def test_a_service_that_hangs(server: Any, opened: Any) -> None:
     queue = opened(name)
     server.pause()
     with pytest.raises(UnavailableError):
-        queue.about()
+        queue.describe()
 
 
 @pytest.mark.proof
@@ -307,13 +307,13 @@ def test_a_deleted_topic_is_no_address(pubsub: Any) -> None:
     name = pubsub.queue()
     pubsub.delete_topic(name)
     with pubsub.opened(name) as queue, pytest.raises(TerminalError, match="was deleted"):
-        queue.about()
+        queue.describe()
 
 
 def test_a_queue_that_holds_nothing_is_refused(sqs: Any) -> None:
     """With a VisibilityTimeout of 0 each message comes again before it is stored."""
     with sqs.opened(sqs.queue(0)) as queue, pytest.raises(TerminalError, match="30 seconds"):
-        queue.about()
+        queue.describe()
 
 
 def test_a_consumer_that_gives_up_is_refused(request: pytest.FixtureRequest) -> None:
@@ -321,8 +321,8 @@ def test_a_consumer_that_gives_up_is_refused(request: pytest.FixtureRequest) -> 
     server = request.getfixturevalue("nats")
     stream = server.stream(deliveries=5)
     with _nats(server).opened(stream) as queue:
-        with pytest.raises(TerminalError, match="at most 5 times") as refused:
-            queue.about()
+        with pytest.raises(TerminalError, match="after 5 attempts") as refused:
+            queue.describe()
     assert refused.value.next == f"nats consumer edit {stream} semel --max-deliver -1 --force"
 
 
@@ -356,7 +356,7 @@ def test_the_rights_are_those_of_its_calls(
                 queue._client, "get_subscription", lambda **k: calls.add("GetSubscription") or get(**k)
             )
             monkeypatch.setattr(queue, "_call", lambda n, *a, **k: calls.add(n) or call(n, *a, **k))
-        queue.about()
+        queue.describe()
         server.send(name, [b"1", b"2"])
         some = pulled(queue, 2)
         queue.extend(some.handles)
@@ -401,7 +401,7 @@ def test_credentials_that_expire_are_renewed(
         found = pulled(queue, 1)
         until = time.monotonic() + 1.1
         while time.monotonic() < until:
-            queue.about()
+            queue.describe()
         assert queue.acknowledge(found.handles) == 0
     keys = {str(each).partition("AKIA")[2].partition("/")[0] for each in signed}
     assert len(keys) > 1, keys
@@ -410,8 +410,8 @@ def test_credentials_that_expire_are_renewed(
 REFUSALS = [
     ("AccessDenied", 403, TerminalError, "sqs:GetQueueAttributes"),
     ("KMS.AccessDeniedException", 400, TerminalError, "kms:Decrypt"),
-    ("InvalidClientTokenId", 403, TerminalError, "does not take"),
-    ("SignatureDoesNotMatch", 403, TerminalError, "does not take"),
+    ("InvalidClientTokenId", 403, TerminalError, "AWS refuses the connection"),
+    ("SignatureDoesNotMatch", 403, TerminalError, "AWS refuses the connection"),
     ("ExpiredToken", 403, TerminalError, "expired"),
     ("com.amazonaws.sqs#QueueDoesNotExist", 400, TerminalError, "there is no queue"),
     ("ThrottlingException", 400, UnavailableError, "too busy"),
@@ -427,45 +427,45 @@ def test_what_aws_refuses(code: str, status: int, error: type, said: str) -> Non
     with answering() as there:
         there.status, there.body = status, json.dumps({"__type": code, "message": "m"}).encode()
         secret = CONNECTION["password"]
-        client = sqs.opened(
+        client = sqs.open_queue(
             connection="aws_tests", endpoint=None, queue=f"{there.url}/1/q",
             find=lambda _: json.dumps(CONNECTION),
         )  # fmt: skip
         with client as queue, pytest.raises(error) as caught:
-            queue.about()
+            queue.describe()
     assert said in str(caught.value)
     assert secret not in repr(caught.value) + repr(vars(queue)) + str(caught.value)
 
 
 CONNECTIONS: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
-    (sqs.opened, {"conn_type": "http"}, "not aws"),
-    (sqs.opened, {"conn_type": "aws", "login": "only"}, "one of access key id"),
-    (sqs.opened, {"conn_type": "aws", "extra": {"role_arn": "arn:geheim"}}, "profile_name"),
-    (sqs.opened, {"conn_type": "aws", "extra": {"region_name": 7}}, "no text"),
-    (sqs.opened, {"conn_type": "aws", "extra": {"profile_name": "geheim"}}, "ProfileNotFound"),
-    (pubsub.opened, {"conn_type": "aws"}, "not google_cloud_platform"),
+    (sqs.open_queue, {"conn_type": "http"}, "not aws"),
+    (sqs.open_queue, {"conn_type": "aws", "login": "only"}, "one of access key id"),
+    (sqs.open_queue, {"conn_type": "aws", "extra": {"role_arn": "arn:geheim"}}, "profile_name"),
+    (sqs.open_queue, {"conn_type": "aws", "extra": {"region_name": 7}}, "not text"),
+    (sqs.open_queue, {"conn_type": "aws", "extra": {"profile_name": "geheim"}}, "ProfileNotFound"),
+    (pubsub.open_queue, {"conn_type": "aws"}, "not google_cloud_platform"),
     (
-        pubsub.opened,
+        pubsub.open_queue,
         {"conn_type": "google_cloud_platform", "extra": {"keyfile_dict": '{"geheim": 1}'}},
         "service account",
     ),
     (
-        pubsub.opened,
+        pubsub.open_queue,
         {
             "conn_type": "google_cloud_platform",
             "extra": {"keyfile_dict": {"type": "service_account", "private_key": "geheim"}},
         },
-        "not whole",
+        "its key is incomplete",
     ),
     (
-        pubsub.opened,
+        pubsub.open_queue,
         {"conn_type": "google_cloud_platform", "extra": {"key_path": "/nowhere/geheim"}},
-        "cannot be read",
+        "cannot read its key file",
     ),
     (
-        pubsub.opened,
+        pubsub.open_queue,
         {"conn_type": "google_cloud_platform", "extra": {"impersonation_chain": "geheim"}},
-        "does not take",
+        "does not support",
     ),
 ]
 
@@ -477,7 +477,7 @@ def test_connections_that_cannot_be_used(
     """What is wrong with a connection is told, with the connection's name, and nothing of what it
     holds."""
     where = {"queue": "https://sqs.eu-west-1.amazonaws.com/1/q", "endpoint": None}
-    if opened is pubsub.opened:
+    if opened is pubsub.open_queue:
         where = {"subscription": "projects/p/subscriptions/s"}
     with pytest.raises(TerminalError) as caught:
         opened(connection="mine", find=lambda _: json.dumps(connection), **where)
@@ -493,7 +493,7 @@ def test_sqs_takes_region_and_host_of_the_url() -> None:
         "https://sqs.eu-west-3.amazonaws.com/1/q", "https://eu-west-3.queue.amazonaws.com/1/q",
         "http://queues.example:9324/1/q",
     ):  # fmt: skip
-        with sqs.opened(
+        with sqs.open_queue(
             connection="c", endpoint=None, queue=url, find=lambda _: json.dumps(CONNECTION)
         ) as queue:
             found[url] = queue._client.meta.endpoint_url
@@ -510,4 +510,4 @@ def test_no_google_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     with pytest.raises(TerminalError, match="GOOGLE_APPLICATION_CREDENTIALS"):
-        pubsub.opened(connection=None, subscription="projects/p/subscriptions/s")
+        pubsub.open_queue(connection=None, subscription="projects/p/subscriptions/s")

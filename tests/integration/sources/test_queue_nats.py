@@ -23,7 +23,7 @@ from fixtures.batches.workbench import Workbench, events
 from fixtures.queue.nats import Nats
 from fixtures.queue.segments import values_of
 from fixtures.wait import wait_for
-from semel.clients.queue import Pulled, Queue
+from semel.clients.queue import PulledMessages, Queue
 from semel.clients.queue import nats as client
 from semel.errors import SourceError, TerminalError
 from semel.ledger import Ledger
@@ -44,7 +44,7 @@ SHORT = Until(idle=timedelta(seconds=0.5))
 
 
 def opened(nats: Nats, stream: str) -> Queue:
-    return client.opened(
+    return client.open_queue(
         connection=None, servers=nats.servers, stream=stream, consumer="semel"
     )
 
@@ -56,15 +56,15 @@ def queues(nats: Nats) -> Iterator[Any]:
 
         def one(stream: str) -> Queue:
             queue = stack.enter_context(opened(nats, stream))
-            queue.about()
+            queue.describe()
             return queue
 
         yield one
 
 
-def taken(queue: Queue, total: int) -> Pulled:
+def taken(queue: Queue, total: int) -> PulledMessages:
     """Pull until so many messages came: one pull has what came within a tenth of a second."""
-    found, end = Pulled(), time.monotonic() + 60
+    found, end = PulledMessages(), time.monotonic() + 60
     while len(found) < total:
         assert time.monotonic() < end, f"{len(found)} of {total} came"
         more = queue.pull(5_000, SIZE, 0.5)
@@ -134,9 +134,9 @@ def test_what_a_client_holds_of_a_stream_that_was_made_anew(nats: Nats, queues: 
     nats.delete(stream)
     nats.stream(stream)
     nats.publish(stream, [b"new"] * 3)
-    other.about()
+    other.describe()
     assert taken(other, 3).values == [b"new"] * 3
-    queue.about()
+    queue.describe()
     found = queue.pull(5_000, SIZE, 0.1)
     queue.acknowledge(found.handles)
     assert found.values == [] and nats.unacknowledged(stream) == (3, 0)
@@ -163,7 +163,7 @@ def test_check_reports_a_low_max_ack_pending(
     with the command that changes it."""
     stream = nats.stream(pending=10_000, max_age=86_400)
     spec = spec_of(bench, nats, stream, receivers=receivers)
-    said = open_source(spec).service(spec.dedup.horizon)
+    said = open_source(spec).check_service(spec.dedup.horizon)
     wanted = f"nats consumer edit {stream} semel --max-pending 40000 --force"
     assert (wanted in said) is told
 
@@ -203,7 +203,7 @@ def stream(bench: Workbench, ledger: Ledger, nats: Nats) -> Stream:
     return Stream(bench, ledger, nats)
 
 
-ANOTHER = "the queue is another one than at the last receive"
+ANOTHER = "the queue is not the one of the last receive"
 
 
 # Attacks Q4.
@@ -243,7 +243,7 @@ def test_a_pipeline_that_ran_before_keeps_its_ids(
     """
     stream.publish(0, 10)
     with monkeypatch.context() as patch:
-        patch.setattr(Segments, "_addressed", without_addresses)
+        patch.setattr(Segments, "_with_addresses", without_addresses)
         stream.read()
     backup = stream.nats.backup(stream.name)
     by_default(stream.nats, stream.name)
@@ -428,26 +428,26 @@ UNFIT = {
     "ack all": ({"ack_policy": "all"}, "with explicit acknowledgements", "consumer add"),
     "ack none": ({"ack_policy": "none"}, "with explicit acknowledgements", "consumer add"),
     "groups": (
-        {"priority_groups": ["a"], "priority_policy": "overflow"}, "serves priority groups",
+        {"priority_groups": ["a"], "priority_policy": "overflow"}, "serves only priority groups",
         "consumer add",
     ),
-    "deliveries": ({"max_deliver": 3}, "at most 3 times", "--max-deliver -1 --force"),
-    "headers": ({"headers_only": True}, "delivers no values", "--no-headers-only --force"),
+    "deliveries": ({"max_deliver": 3}, "after 3 attempts", "--max-deliver -1 --force"),
+    "headers": ({"headers_only": True}, "without values", "--no-headers-only --force"),
     "paused": (
-        {"pause_until": "2999-01-01T00:00:00Z"}, "delivers nothing before 2999",
+        {"pause_until": "2999-01-01T00:00:00Z"}, "is paused until 2999",
         "nats consumer resume",
     ),
 }  # fmt: skip
 
 NOTED = {
-    "new": ({"deliver_policy": "new"}, "leaves out what came before"),
+    "new": ({"deliver_policy": "new"}, "skips messages from before its creation"),
     "by sequence": ({"deliver_policy": "by_start_sequence", "opt_start_seq": 2}, "by_start_seq"),
     "last": ({"deliver_policy": "last"}, "(deliver_policy last)"),
-    "subject": ({"filter_subject": "S.a"}, "delivers these subjects alone: S.a"),
-    "subjects": ({"filter_subjects": ["S.a", "S.b"]}, "delivers these subjects alone: S.a, S.b"),
+    "subject": ({"filter_subject": "S.a"}, "delivers only these subjects: S.a"),
+    "subjects": ({"filter_subjects": ["S.a", "S.b"]}, "delivers only these subjects: S.a, S.b"),
     "original": ({"replay_policy": "original"}, "no faster than messages were published"),
     "inactive": ({"inactive_threshold": 3_600 * 10**9}, "after 3,600 s without a pull"),
-    "low": ({}, "lets receivers hold 1,000 messages at once"),
+    "low": ({}, "allows 1,000 unacknowledged messages"),
 }  # fmt: skip
 
 
@@ -480,7 +480,7 @@ def test_consumers_that_no_receive_can_use(case: str, nats: Nats) -> None:
     stream = nats.stream()
     made(nats, stream, config)
     with opened(nats, stream) as queue, pytest.raises(TerminalError, match=why) as refused:
-        queue.about()
+        queue.describe()
     assert command in refused.value.next and stream in refused.value.next
 
 
@@ -493,11 +493,11 @@ def test_check_reports_consumers_that_leave_messages_out(
     stream = nats.stream(max_age=86_400)
     made(nats, stream, config)
     spec = spec_of(bench, nats, stream)
-    said = open_source(spec).service(spec.dedup.horizon)
-    with spec.source.opened_queue() as queue:
+    said = open_source(spec).check_service(spec.dedup.horizon)
+    with spec.source.open_queue() as queue:
         assert f"receive needs {queue.rights}" in said
     assert note.replace("S.", f"{stream}.") in said
-    assert ("delivers these" in said) is case.startswith("subject")
+    assert ("delivers only these" in said) is case.startswith("subject")
 
 
 @pytest.mark.parametrize(
@@ -536,14 +536,14 @@ def test_the_least_rights(nats_of_my_own: Nats) -> None:
     page = (ROOT / "docs" / "queues.md").read_text(encoding="utf-8")
     assert rights.replace(stream, "flights") in page
     with by_user(nats_of_my_own, stream, "me") as queue:
-        assert queue.about().waiting == 2_500
+        assert queue.describe().waiting == 2_500
         found = taken(queue, 2_500)
         queue.extend(found.handles[:1])
         queue.hand_back(found.handles[:1])
         assert queue.acknowledge(found.handles[1:]) == 0
         again = taken(queue, 1)
         assert again.ids == found.ids[:1] and again.attempts == [2]
-        assert queue.acknowledge(again.handles) == 0 and queue.about().waiting == 0
+        assert queue.acknowledge(again.handles) == 0 and queue.describe().waiting == 0
 
 
 @pytest.mark.proof
@@ -551,8 +551,8 @@ def test_a_right_that_is_missing(nats_of_my_own: Nats) -> None:
     """The error prints all that are needed. The client waits for the answer that never comes."""
     stream, rights = limited(nats_of_my_own)
     with by_user(nats_of_my_own, stream, "less") as queue:
-        with pytest.raises(TerminalError, match="no right") as refused:
-            queue.about()
+        with pytest.raises(TerminalError, match="lacks a right") as refused:
+            queue.describe()
     assert rights in str(refused.value)
 
 
@@ -575,7 +575,7 @@ def limited(nats: Nats) -> tuple[str, str]:
 
 def by_user(nats: Nats, stream: str, user: str) -> Queue:
     there = {"conn_type": "nats", "host": "127.0.0.1", "port": nats.port}
-    return client.opened(
+    return client.open_queue(
         connection="c", servers=None, stream=stream, consumer="semel",
         find=lambda _: json.dumps({**there, "login": user, "password": "p"}),
     )  # fmt: skip

@@ -29,7 +29,7 @@ from semel.audit import audit
 from semel.catalog.bloom import Filter
 from semel.catalog.ids import hash_ids
 from semel.cli import main
-from semel.clients.queue import Pulled
+from semel.clients.queue import PulledMessages
 from semel.collect import collect
 from semel.errors import ChangedError, SemelError, SourceError, SpecError, TerminalError
 from semel.ledger import Ledger
@@ -40,7 +40,7 @@ from semel.repair.exact import exact
 from semel.repair.losses import accept_loss
 from semel.reports.gaps import GapReason, gaps
 from semel.runs.run import run_batch
-from semel.sources.queue.receive import batch_of
+from semel.sources.queue.receive import to_record_batch
 from semel.sources.queue.segment import OpenSegment
 from semel.sources.queue.spec import Until
 from semel.sources.queue.spool import Spool as OpenSpool
@@ -121,7 +121,7 @@ def test_a_time_of_publishing_that_no_calendar_has(spool: Spool, ledger: Ledger)
     """
     year_9999 = 253_402_300_799_999_999
     times = [0, None, -62_135_596_800_000_000, year_9999, -1 << 70, year_9999 + 1, 1 << 70]
-    pulled = Pulled()
+    pulled = PulledMessages()
     for at, (value, when) in enumerate(zip(values(0, 7), times, strict=True)):
         pulled.ids.append(str(at))
         pulled.published.append(when)
@@ -129,7 +129,7 @@ def test_a_time_of_publishing_that_no_calendar_has(spool: Spool, ledger: Ledger)
         pulled.ordering_keys.append(None)
         pulled.attempts.append(1)
         pulled.values.append(value)
-    spool.add([batch_of(pulled)])
+    spool.add([to_record_batch(pulled)])
     spec = declared(spool)
     run(ledger, spec, "r1")
     found = settled(spec)
@@ -276,7 +276,7 @@ def test_the_spool_of_another_machine(spool: Spool, ledger: Ledger) -> None:
     spool.lose()
     for add in (lambda: None, lambda: spool.add(in_groups(10, 20))):
         add()
-        with pytest.raises(SourceError, match="missing: no segment that was read is here"):
+        with pytest.raises(SourceError, match="missing: none of the segments that semel has read is here"):
             run(ledger, spec, "r2")
     assert run(ledger, declared(spool, source={"on_refused": "warn"}), "r2").plan.batch
     assert run(ledger, spec, "r3").plan.refusals == ()
@@ -293,7 +293,7 @@ def test_the_spool_of_another_machine_after_keep_spool(spool: Spool, ledger: Led
     run(ledger, spec, "r1")
     finalized(ledger, hours=200)
     spool.lose()
-    with pytest.raises(SourceError, match="missing: no segment that was read is here"):
+    with pytest.raises(SourceError, match="missing: none of the segments that semel has read is here"):
         run(ledger, spec, "r2")
     spool.restore()
     assert run(ledger, spec, "r3").plan.refusals == () and collected(ledger, spec) == 1
@@ -435,7 +435,7 @@ def test_exact_succeeds_when_it_says(spool: Spool, ledger: Ledger) -> None:
     finalized(ledger, hours=1)
     assert collected(ledger, loose) == 1
     exactly = spool.spec(**changes, guarantee="exactly_once")
-    with pytest.raises(TerminalError, match="ids of batch 1 of .* cannot be found") as refused:
+    with pytest.raises(TerminalError, match="cannot recover the ids of batch 1 ") as refused:
         exact(ledger, exactly, log=quiet)
     told = re.search("run it at_least_once until (.+) UTC", str(refused.value))[1]
     until = datetime.fromisoformat(told).replace(tzinfo=UTC) + timedelta(seconds=1)
@@ -585,7 +585,7 @@ def test_a_damaged_segment_that_is_moved_out_is_missed(
     for number in (2, 3):
         (told,) = run(ledger, spec, f"r{number}").plan.refusals
         assert (told.name, told.reason) == (path.name, "gone")
-        assert f"messages 0 to {messages} of it" in told.detail
+        assert f"its messages 0 to {messages} were never read" in told.detail
     version = ledger.rows("partitions", "version", pipeline_id=1)
     assert [r.reason for r in gaps(ledger, spec).refusals] == ["gone"]
     assert run(ledger, spec, "r4").plan.refusals == (told,)
@@ -607,7 +607,7 @@ def test_a_damaged_segment_that_is_restored_is_read(spool: Spool, ledger: Ledger
     flip(path, -1)
     spec = declared(spool)
     for number in range(2):
-        with pytest.raises(SourceError, match="damaged.*restore it from a backup"):
+        with pytest.raises(SourceError, match="damaged.*Restore it from a backup"):
             run(ledger, spec, f"r{number}")
     path.write_bytes(whole)
     run(ledger, spec, "r2")
@@ -680,7 +680,7 @@ def test_what_a_plan_seals_is_told(spool: Spool, ledger: Ledger) -> None:
         with pytest.raises(SourceError, match="damaged"):
             plan(ledger, spec, "r1", log=said.append)
     assert said == [
-        "sealed 2 segments with 10 messages, which receivers left when they ended"
+        "recovered 2 segments with 10 messages from receivers that ended early"
     ]
 
 
@@ -701,7 +701,7 @@ def test_parts_that_a_plan_may_not_write(
         run_batch(ledger, spec, "r1", LocalEngine(), log=said.append)
         assert main(["gaps", spec.name]) == 0
     assert settled(spec).ids == ids(0, 5)
-    (told,) = [line for line in said if "not sealed" in line]
+    (told,) = [line for line in said if "may not write there" in line]
     assert told.startswith(f"refused: {dead.path}: ") and "Permission denied" in told
     assert str(dead.path) in capsys.readouterr().err
     folder.chmod(0o755)
@@ -729,7 +729,7 @@ def test_folders_that_a_plan_may_not_list(folder: str, spool: Spool, ledger: Led
     place.chmod(0o755)
     refused = [(r.name, r.reason) for r in answer.refusals]
     assert refused == ([] if folder == "open" else [(str(place), "unreadable")])
-    assert [line.partition(": not")[0] for line in said] == (
+    assert [line.partition(": this user may not")[0] for line in said] == (
         [f"refused: {place}"] if folder == "open" else []
     )
 
@@ -753,15 +753,15 @@ def test_check_asks_the_queue(spool: Spool, nats: Nats) -> None:
     nats.publish(stream, values(0, 3))
     short = of_nats(spool, nats, stream, dedup={"horizon": "6 days"})
     with pytest.raises(SourceError, match="keeps messages for 6 days") as refused:
-        open_source(short).service(short.dedup.horizon)
+        open_source(short).check_service(short.dedup.horizon)
     wanted = str(refused.value).partition("Declare at least ")[2]
     right = of_nats(spool, nats, stream, dedup={"horizon": wanted})
     assert right.dedup.horizon == timedelta(days=7)
-    told = open_source(right).service(right.dedup.horizon)
+    told = open_source(right).check_service(right.dedup.horizon)
     assert f"nats:{stream}@" in told and "3 messages" in told
     ever = of_nats(spool, nats, nats.stream())
     with pytest.raises(SourceError, match="for ever"):
-        open_source(ever).service(ever.dedup.horizon)
+        open_source(ever).check_service(ever.dedup.horizon)
 
 
 # Attacks Q4.
@@ -859,10 +859,10 @@ WRONG = {
     "interval": ({"source": {"select": "interval"}}, "source.select: must be arrival"),
     "bucket": (
         {"record_id": ["event_id"], "record_time": "sent", "dedup": {"scope": "bucket"}},
-        "bucket does not go with record_time: sent",
+        "bucket does not work with record_time: sent",
     ),
     "no string": ({"source": {"message_id": "n"}}, "source.message_id: 'n' is bigint"),
-    "twice": ({"source": {"ordering_key": "mid"}}, "is filled by two of message_id"),
+    "twice": ({"source": {"ordering_key": "mid"}}, "belongs to two of message_id"),
     "elsewhere": ({"source": {"spool": "/etc"}}, "source.spool"),
     "a login": ({"source": {"servers": "nats://me:secret@h:1"}}, "source.servers"),
     "two ways": ({"source": {"connection": "c"}}, "either connection or servers"),

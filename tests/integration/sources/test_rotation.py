@@ -204,7 +204,7 @@ def test_packed_while_stage_runs(
     append(log, 0, 10)
     batch = plan(ledger, spec, "r1").batch
     engine = LocalEngine(before_write=lambda _: moved(log))
-    with pytest.raises(RetryableError, match="moved or compressed .* run stage again"):
+    with pytest.raises(RetryableError, match="moved or compressed .* Run stage again"):
         stage(ledger, spec, batch.batch_id, engine, log=quiet)
     append(log, 10, 12)
     run(ledger, spec, "r1")

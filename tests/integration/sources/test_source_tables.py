@@ -49,7 +49,7 @@ def test_a_source_above_a_table(
         place.put("u/_delta_log/0.json", b"{}")
         assert plan(ledger, spec, "before", interval).names == ("t/day=2026-01-01/a.parquet",)
         place.put("t/_delta_log/00000000000000000000.json", b"{}")
-    with pytest.raises(TerminalError, match="is a Delta table"):
+    with pytest.raises(TerminalError, match="the source's pattern matches files of a Delta table"):
         plan(ledger, spec, "r", interval)
-    with pytest.raises(TerminalError, match="is a Delta table"):
+    with pytest.raises(TerminalError, match="the source's pattern matches files of a Delta table"):
         gaps(ledger, spec)

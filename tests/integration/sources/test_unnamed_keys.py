@@ -119,7 +119,7 @@ def test_the_audit_judges_by_what_was_declared(
     bench.write("in/a.jsonl", LINES)
     run(ledger, spec, "r1")
     settled(spec)
-    (marker,) = (layout.of(spec) / "markers").glob("*.json")
+    (marker,) = (layout.archive_folder(spec) / "markers").glob("*.json")
     content = json.loads(marker.read_text())
     content["spec"]["source"]["unknown"] = "ignore" if unknown == "quarantine" else "quarantine"
     marker.write_text(json.dumps(content))
@@ -127,7 +127,7 @@ def test_the_audit_judges_by_what_was_declared(
 
 
 REFUSED = {
-    r"source\.unknown: .*has no meaning with format: csv.*header": {
+    r"source\.unknown: .*does not apply to format: csv.*header": {
         "source": {"format": "csv", "unknown": "keep"}
     },
     r"source\.unknown: .*'ignore', 'keep' or 'quarantine'": {"source": {"unknown": "drop"}},
@@ -137,10 +137,10 @@ REFUSED = {
     r"source\.schema\.m: .*a map's keys are string, not 'int'": {
         "source": {"schema": {"id": "string", "m": "map<int, int>"}}
     },
-    r"source\.schema\.m: .*map is a column's whole type": {
+    r"source\.schema\.m: .*map must be the type of a column": {
         "source": {"schema": {"id": "string", "m": "array<map<string, int>>"}}
     },
-    r"source\.schema\.m: .*json is a column's whole type": {
+    r"source\.schema\.m: .*json must be the type of a column": {
         "source": {"schema": {"id": "string", "m": "map<string, json>"}}
     },
     r"record_id.*'m' is map<string, int>": {
@@ -149,7 +149,7 @@ REFUSED = {
     r"record_time: 'm' is map<string, int>, not a timestamp": {
         "source": {"schema": {"id": "string", "m": "map<string, int>"}}, "record_time": "m"
     },
-    r"sink\.partition_by.*'m' is map<string, int>, which does not name a folder": {
+    r"sink\.partition_by.*'m' is map<string, int>, whose values cannot name a folder": {
         "source": {"schema": {"id": "string", "m": "map<string, int>"}},
         "sink": {"partition_by": ["m"]},
     },
@@ -162,7 +162,7 @@ REFUSED = {
     r"source\.schema\.p: .*string": {
         "source": {"format": "csv", "schema": {"id": "string", "p": "json"}}
     },
-    r"source\.schema\.p: .*json is a column's whole type": {
+    r"source\.schema\.p: .*json must be the type of a column": {
         "source": {"schema": {"id": "string", "p": "array<json>"}}
     },
     r"record_id.*'_semel_rest' is not a column": {

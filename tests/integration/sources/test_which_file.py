@@ -245,8 +245,8 @@ def test_only_files_that_differ_are_opened(
         looked.append(file.path)
         return really(spec, file)
 
-    really = gather.look
-    monkeypatch.setattr(gather, "look", look)
+    really = gather.open_listed
+    monkeypatch.setattr(gather, "open_listed", look)
     assert plan(ledger, spec, "r2").batch is None
     assert looked == []
     for first in (0, 1):
@@ -512,7 +512,7 @@ def test_what_has_the_path_of_an_unreadable_file_waits(
         run(ledger, spec, "r3")
         waiting = {"app.log": "unsure", "app.log.1": "unsure", "app.log.2": "unreadable"}
         assert refusals(ledger) == waiting
-        with pytest.raises(SourceError, match=r"has to wait: .*app\.log.*settle that"):
+        with pytest.raises(SourceError, match=r"has to wait: .*app\.log.*Settle that"):
             accept_file(ledger, spec, "app.log", same=False)
         closed.chmod(0o600)
         run(ledger, spec, "r4")

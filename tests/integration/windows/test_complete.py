@@ -28,7 +28,7 @@ from semel.model.times import TimeSet
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.plan.abandon import abandon
-from semel.repair.accept import who
+from semel.repair.accept import current_user
 from semel.repair.adopt import adopt
 from semel.repair.losses import accept_loss
 from semel.reports import completeness
@@ -182,15 +182,15 @@ def test_a_file_within_the_delay_holds_its_day(
         assert covered(ledger) == [of(3, days=2)]
         return
     assert covered(ledger) == [of(3), (day(4) + timedelta(hours=2), day(5))]
-    found = completeness.of(ledger, spec)
+    found = completeness.read_completeness(ledger, spec)
     assert not found.complete(*of(3)) and not found.complete(*of(4))
     assert markers(spec.sink_path())[-1].covers.ranges == ((day(4) + timedelta(hours=2), day(5)),)
     run(ledger, spec, "late", of(3))
-    assert not completeness.of(ledger, spec).complete(*of(3))
+    assert not completeness.read_completeness(ledger, spec).complete(*of(3))
     told = shell.runs("semel windows events --from 2025-11-03 --to 2025-11-05")
     [command] = [line for line in told.splitlines() if " --interval 2025-11-04" in line]
     shell.runs(command.removeprefix("next: "))
-    assert completeness.of(ledger, spec).complete(*of(3))
+    assert completeness.read_completeness(ledger, spec).complete(*of(3))
     assert covered(ledger) == [of(3, days=2)]
     settled(spec)
 
@@ -382,7 +382,7 @@ def test_backlog_that_a_plan_left_holds(
     lines = [" ".join(line.split()) for line in shell.runs("semel windows events").splitlines()]
     assert "2025-11-03 04:00 to 05:00 UTC held 2025-11-03 04:00 to 05:00 UTC" in lines
     assert lines[-2:] == [
-        "held by the source: the newest run left data unread, or none has looked since",
+        "held by the source: the newest run left data unread, or no run has read it since",
         "next: semel gaps events",
     ]
     assert "in/b.jsonl" in shell.runs(lines[-1].removeprefix("next: "), code=1)
@@ -400,12 +400,12 @@ def test_an_open_batch_holds(bench: Workbench, ledger: Ledger, shell: Shell) -> 
     run(ledger, spec, "r2")
     assert event_time(ledger) is None
     assert f"held by batch {waits}: it is planned" in shell.runs("semel windows events")
-    found = completeness.of(ledger, spec)
+    found = completeness.read_completeness(ledger, spec)
     hours = day(3) + timedelta(hours=2), day(3) + timedelta(hours=3)
-    assert found.held(*hours) and found.state(*hours) is WindowState.HELD
+    assert found.is_held(*hours) and found.state(*hours) is WindowState.HELD
     run(ledger, spec, "waits")
     assert event_time(ledger) == 5
-    assert completeness.of_batch(ledger, spec, waits)[-1][1] == day(3) + timedelta(hours=5)
+    assert completeness.windows_of_batch(ledger, spec, waits)[-1][1] == day(3) + timedelta(hours=5)
 
 
 # Attacks W10.
@@ -421,7 +421,7 @@ def test_a_person_ends_a_hold(bench: Workbench, ledger: Ledger, shell: Shell) ->
     assert event_time(ledger) == 5
     with ledger.engine.connect() as connection:
         found = connection.exec_driver_sql("SELECT late_by, late_at FROM semel.pipeline").one()
-    assert found[0] == who() and found[1] is not None
+    assert found[0] == current_user() and found[1] is not None
     shell.runs("semel accept events --late", code=1)
     assert "no window of events is held" in shell.err and "semel windows events" in shell.err
     run(ledger, spec, "waits")
@@ -693,12 +693,12 @@ def test_a_late_file_changes_days_that_are_covered(bench: Workbench, ledger: Led
         run(ledger, spec, f"r{number}", of(number))
     bench.write("in/day-2025-11-05.jsonl", at(1))
     batch = run(ledger, spec, "r5", of(5)).plan.batch.batch_id
-    assert completeness.of_batch(ledger, spec, batch) == (of(3), of(5))
+    assert completeness.windows_of_batch(ledger, spec, batch) == (of(3), of(5))
 
 
 def hours(ledger: Ledger, spec: Spec, batch_id: int) -> list[int]:
     """The windows of a batch's event, by their hours of 3 November."""
-    windows = completeness.of_batch(ledger, spec, batch_id)
+    windows = completeness.windows_of_batch(ledger, spec, batch_id)
     return [int((start - day(3)) / timedelta(hours=1)) for start, _ in windows]
 
 
@@ -707,7 +707,7 @@ def test_windows_in_words(bench: Workbench, ledger: Ledger, shell: Shell) -> Non
     spec = by_day(bench)
     said = shell.runs("semel windows events --from 2025-11-03 --to 2025-11-03")
     assert "2025-11-03 not run 2025-11-03" in " ".join(said.split())
-    assert "nothing of events is covered yet" in said
+    assert "no window of events is covered yet" in said
     for number in (3, 4, 5):
         land(bench, number)
     run(ledger, spec, "r3", of(3))
@@ -726,13 +726,13 @@ def test_windows_in_words(bench: Workbench, ledger: Ledger, shell: Shell) -> Non
     newest = shell.answers("semel windows events")["windows"]
     assert [w["state"] for w in newest[:5]] == ["hole", *["complete"] * 3, "not run"]
     assert len(newest) == 31
-    line = "the newest complete window: 2025-11-05; `semel windows events` lists the newest"
+    line = "the newest complete window: 2025-11-05; `semel windows events` lists the newest windows"
     assert line in shell.runs("semel days events").splitlines()
     shell.runs("semel windows events --from 1990-01-01", code=1)
-    assert "ask for fewer days with --from and --to" in shell.err
+    assert "Choose fewer days with --from and --to" in shell.err
     for day_of in ("0001-01-01", "9999-12-31"):
         shell.runs(f"semel windows events --to {day_of}", code=1)
-        assert "is no day of records" in shell.err
+        assert "the year must be " in shell.err
 
 
 def test_windows_of_what_arrives_in_words(
@@ -762,7 +762,7 @@ def test_windows_of_what_arrives_in_words(
     assert "2025-11-03 06:00 to 12:00 UTC complete" in again
     bench.spec("other", sink={"path": "out/other"})
     shell.runs("semel windows other", code=1)
-    assert "declares no window" in shell.err and "semel validate other" in shell.err
+    assert "by arrival and has no window" in shell.err and "semel validate other" in shell.err
 
 
 def test_windows_of_a_schedule(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
@@ -823,7 +823,7 @@ def test_the_dag_of_the_page(airflow: None, bench: Workbench) -> None:
     windows = [(day(3), day(4)), (day(4), day(5))]
     spec = by_day(bench)
     extras = [assets.extra_of_windows(spec, some) for some in (windows, windows[:1])]
-    told = {assets.windows("shop"): [SimpleNamespace(extra=extra) for extra in extras]}
+    told = {assets.windows_asset("shop"): [SimpleNamespace(extra=extra) for extra in extras]}
     task = made["bill"]().get_task("windows")
     with contextlib.redirect_stdout(io.StringIO()) as out:
         task.python_callable(triggering_asset_events=told)

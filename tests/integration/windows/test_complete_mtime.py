@@ -42,7 +42,7 @@ def hour(number: float, *, hours: float = 1) -> tuple[datetime, datetime]:
 
 
 def complete(ledger: Ledger, spec: Spec, *numbers: int) -> list[int]:
-    found = completeness.of(ledger, spec)
+    found = completeness.read_completeness(ledger, spec)
     return [number for number in numbers if found.complete(*hour(number))]
 
 
@@ -210,13 +210,13 @@ class Uploads:
 
     def __init__(self, place: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
         self.place, self.began = place, {}
-        ask = client._object
+        ask = client._listed_object
 
         def as_amazon(meta: object) -> client.Object:
             found = ask(meta)
             return replace(found, modified=self.began.get(found.key, found.modified))
 
-        monkeypatch.setattr(client, "_object", as_amazon)
+        monkeypatch.setattr(client, "_listed_object", as_amazon)
 
     def upload(self, key: str, began: float, start: int, stop: int) -> None:
         """Complete an upload that began at an hour of the day."""
@@ -287,7 +287,7 @@ def test_an_upload_beyond_the_delay(uploads: Uploads, ledger: Ledger, shell: She
     shell.runs(command.removeprefix("next: "))
     assert len(settled(spec).ids) == 3
     [batch] = sql(ledger, "SELECT batch_id FROM semel.batch")
-    assert hour(0) in completeness.of_batch(ledger, spec, batch["batch_id"])
+    assert hour(0) in completeness.windows_of_batch(ledger, spec, batch["batch_id"])
 
 
 @pytest.mark.parametrize(("rule", "delay", "noted"), [

@@ -11,7 +11,7 @@ from fixtures.batches.account import committed, ids, quiet, run, settled
 from fixtures.batches.workbench import Workbench, events
 from fixtures.spark.local import LocalEngine
 from semel import limits
-from semel.airflow.told import WIDTH, lines_of
+from semel.airflow.task_failure import WIDTH, wrap_lines
 from semel.commit import commit
 from semel.errors import SourceError
 from semel.ledger import Ledger
@@ -30,7 +30,7 @@ def day(number: int, length: int = 1) -> tuple[datetime, datetime]:
 
 def told(answer: Plan) -> list[str]:
     """The lines of the summary, which all fit a task's log."""
-    lines = lines_of(summary.plan(answer))
+    lines = wrap_lines(summary.plan(answer))
     assert all(len(line) <= WIDTH for line in lines)
     return lines
 
@@ -42,7 +42,7 @@ def test_nothing_has_come_for_a_day(bench: Workbench, ledger: Ledger) -> None:
         bench.write(f"in/2026-01-0{number}.jsonl", events(10 * number, 10 * number + 10))
     lines = told(plan(ledger, spec, "airflow:events:r1", day(3)))
     assert lines == [
-        "nothing to do: no file of 2026-01-03 has come for events",
+        "nothing to do: events has no file of 2026-01-03 yet",
         "2 files of other days, 2026-01-02 to 2026-01-04, are new or changed",
         "next: semel run events --interval 2026-01-02 2026-01-05",
     ]
@@ -51,7 +51,7 @@ def test_nothing_has_come_for_a_day(bench: Workbench, ledger: Ledger) -> None:
     run(ledger, spec, "by hand", times)
     assert settled(spec).ids == [*ids(20, 30), *ids(40, 50)]
     lines = told(plan(ledger, spec, "airflow:events:r3", day(3)))
-    assert lines == ["nothing to do: no file of 2026-01-03 has come for events"]
+    assert lines == ["nothing to do: events has no file of 2026-01-03 yet"]
 
 
 def test_what_a_schedule_takes_is_not_advised(bench: Workbench, ledger: Ledger) -> None:
@@ -62,7 +62,7 @@ def test_what_a_schedule_takes_is_not_advised(bench: Workbench, ledger: Ledger) 
     lines = told(plan(ledger, spec, "airflow:events:r1", day(3)))
     assert lines[1:] == [
         f"1 file of other days, {today:%F}, is new or changed",
-        "the schedule takes them once their interval has ended",
+        "the schedule reads them when their interval has ended",
     ]
     bench.write("in/2026-01-02.jsonl", events(10, 20))
     lines = told(plan(ledger, spec, "airflow:events:r2", day(3)))
@@ -94,12 +94,12 @@ def test_another_run_has_the_records(bench: Workbench, ledger: Ledger) -> None:
     spec = bench.spec(source=DAYS)
     bench.write("in/2026-01-03.jsonl", [*events(0, 10), *events(0, 2)])
     run(ledger, spec, "airflow:events:scheduled__a", day(3))
-    first = "nothing to do: all records that 1 file of 2026-01-03 holds have a batch"
+    first = "nothing to do: batches already have all records of 1 file of 2026-01-03"
     has = "batch 1 (run scheduled__a) has 1 file, finalized, 10 new"
     assert told(plan(ledger, spec, "airflow:events:b", day(3))) == [first, has]
     bench.write("in/2026-01-03.jsonl", events(10, 20), "ab")
     plan(ledger, spec, "airflow:events:manual__c", day(3))
-    at_work = "batch 2 (run manual__c) is at work on 1 file"
+    at_work = "batch 2 (run manual__c) is working on 1 file"
     lines = told(plan(ledger, spec, "airflow:events:b", day(3)))
     assert lines == [first, at_work, has]
 
@@ -111,7 +111,7 @@ def test_a_committed_batch_is_named_as_such(bench: Workbench, ledger: Ledger) ->
     committed(ledger, spec, "cli")
     lines = told(plan(ledger, spec, "other"))
     assert lines == [
-        "nothing to do: all records that 1 file holds have a batch",
+        "nothing to do: batches already have all records of 1 file",
         "batch 1 (run cli) has 1 file, committed, 10 new",
     ]  # fmt: skip
 
@@ -122,7 +122,7 @@ def test_a_last_line_without_its_end(bench: Workbench, ledger: Ledger) -> None:
     path = bench.data / "in" / "a.jsonl"
     path.write_bytes(b'{"id": "half')
     lines = told(plan(ledger, spec, "r1"))
-    assert lines[0] == "nothing to do: 1 file holds no complete record"
+    assert lines[0] == "nothing to do: 1 file has no complete record"
     assert "waiting for the end of a last line, or of a file:" in lines[1]
     assert any(str(path) in line for line in lines)
 
@@ -130,10 +130,10 @@ def test_a_last_line_without_its_end(bench: Workbench, ledger: Ledger) -> None:
 def test_an_empty_source(bench: Workbench, ledger: Ledger) -> None:
     """No file at all, or none that the pattern matches: those most like it are named."""
     spec = bench.spec()
-    first = "nothing to do: no file has come for events"
+    first = "nothing to do: events has no file yet"
     assert told(plan(ledger, spec, "r1"))[:1] == [first]
     (bench.data / "in" / "_notes.txt").touch()
-    assert lines_of(summary.plan(plan(ledger, spec, "r1"))) == [
+    assert wrap_lines(summary.plan(plan(ledger, spec, "r1"))) == [
         first, "no file matches 'in/*.jsonl'"
     ]  # fmt: skip
     for number in range(5):
@@ -164,7 +164,7 @@ def test_the_same_run_again(bench: Workbench, ledger: Ledger) -> None:
     bench.write("in/a.jsonl", [*events(0, 10), *events(0, 3)])
     done = run(ledger, spec, "r1")
     again = plan(ledger, spec, "r1")
-    assert again.done and again.before.batch_id == done.plan.batch.batch_id
+    assert again.is_done and again.before.batch_id == done.plan.batch.batch_id
     account = summary.counts(done.finalized.counts)
     for answer in (done.staged, done.committed):
         assert answer.counts == done.finalized.counts
@@ -181,7 +181,7 @@ def test_an_empty_run_may_fail(bench: Workbench, ledger: Ledger) -> None:
         run(ledger, spec, "r1")
     bench.write("in/a.jsonl", events(0, 10))
     run(ledger, spec, "r1")
-    assert run(ledger, spec, "r1").plan.done
+    assert run(ledger, spec, "r1").plan.is_done
 
 
 def test_an_empty_run_may_wait(

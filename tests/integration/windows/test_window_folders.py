@@ -256,7 +256,7 @@ def test_a_file_in_another_windows_folder_is_found(
         moved = sink / other / path.name
         path.rename(moved)
         assert {"files", "strays"} <= broken(spec)
-        marker = layout.marker(layout.of(spec), 1)
+        marker = layout.marker(layout.archive_folder(spec), 1)
         text = marker.read_text()
         named = str(path.relative_to(sink))
         assert named in text
@@ -265,7 +265,7 @@ def test_a_file_in_another_windows_folder_is_found(
         assert check.name == "files"
         [offender] = check.offenders
         assert offender.file == str(moved.relative_to(sink))
-        assert "the times of 2 rows in it are not of its folder 'hour'" in offender.what
+        assert "2 rows of this file have times outside of its folder 'hour'" in offender.what
         marker.write_text(text)
         moved.rename(path)
     settled(spec)
@@ -381,7 +381,7 @@ def test_a_lost_ledger(bench: Workbench, ledger: Ledger) -> None:
     bench.write("in/a.jsonl", [*day(2013, 7, 1), *events(0, 20)])
     run(ledger, spec, "r1")
     lose(ledger)
-    archive = layout.of(spec)
+    archive = layout.archive_folder(spec)
     away = bench.folder / "away"
     archive.rename(away)
     bench.write("in/b.jsonl", [*day(2013, 7, 2), *events(0, 20)])
@@ -449,7 +449,7 @@ def test_behind_transforms(bench: Workbench, ledger: Ledger, spark_engine: Spark
     wrong = {
         "plain_time": r"partition_by\[0\]\.of: 'at' is timestamp\[us\], not a timestamp",
         "named": r"partition_by\[0\]\.name: 'hour' is a column",
-        "few": "sink.shards goes by a record's position",
+        "few": "sink.shards needs a record's position",
     }
     for name, why in wrong.items():
         spec = bench.spec(sink=sink, transforms=[f"windows:{name}"])
@@ -468,7 +468,7 @@ def test_a_marker_says_what_its_folders_are(bench: Workbench, ledger: Ledger) ->
     spec = bench.spec(sink={"partition_by": [BY_HOUR]})
     bench.write("in/a.jsonl", events(0, 3))
     run(ledger, spec, "r1")
-    told = json.loads(layout.marker(layout.of(spec), 1).read_text())
+    told = json.loads(layout.marker(layout.archive_folder(spec), 1).read_text())
     assert told["spec"]["sink"]["partition_by"] == [BY_HOUR]
     assert [name for name, _ in told["sink_schema"]] == ["id", "n", "at"]
     [marker] = markers_of(spec)

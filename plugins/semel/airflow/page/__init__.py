@@ -1,5 +1,5 @@
-"""semel's pages in Airflow: what the ledger and the source tell, as HTML from this server alone.
+"""semel's pages in Airflow: the ledger's and the source's state, as HTML from this server alone.
 
-`app` has the routes, each behind Airflow's own authorization; `shown` reads what they show; `looks`
-bounds how long a page waits for the source; `text` puts values into words.
+`app` has the routes, each with Airflow's authorization; `content` reads the ledger for them;
+`queries` bounds how long a page waits for the source; `text` formats values.
 """

@@ -1,6 +1,6 @@
-"""The application of semel's pages: its headers, what it says of errors, and what only shows.
+"""The application of semel's pages: its headers, its error pages, and the pages that only read.
 
-Airflow authenticates nobody for a plugin's application: each route here names who may see it.
+Airflow does not authorize requests to a plugin's application: each route names the right it needs.
 """
 
 import time
@@ -23,12 +23,12 @@ from semel import limits
 from semel.airflow.page import (
     backfill,
     catalog,
+    content,
     decide,
     drawing,
     find,
     records,
     replay,
-    shown,
     text,
     windows,
 )
@@ -39,26 +39,26 @@ from semel.airflow.page.common import (
     MaySee,
     Since,
     Until,
-    day,
+    base_path,
+    cached_query,
     declarations,
+    find_spec,
+    has_right,
     is_paused,
-    known,
     ledger,
-    may,
     may_edit,
     may_read,
-    own,
-    page,
+    parse_day,
     paused_dags,
-    sight,
-    soon,
+    render_page,
+    source_sight,
     spec_of,
     wrong_lines,
 )
+from semel.airflow.page.content import PAGE_BATCHES, DeclaredPipelines, Overview
 from semel.airflow.page.failures import failed_runs, failures_of
-from semel.airflow.page.looks import QueryCache
 from semel.airflow.page.plot import DAY_PARTS, HEIGHT, plot_days
-from semel.airflow.page.shown import PAGE_BATCHES, DeclaredPipelines, Overview
+from semel.airflow.page.queries import QueryCache
 from semel.declare.yaml import declared_name
 from semel.errors import (
     Doing,
@@ -87,13 +87,13 @@ _HEADERS = {
 }
 
 PAGE_CHECK_SECONDS = 60.0
-"""How long the check of the pipelines' files is used while none of them changes."""
+"""How long the server uses a check of the pipelines' files, if none of them changes."""
 
 _checks: QueryCache[DeclaredPipelines] = QueryCache(0.5, threads=1)
 _last_check: dict[Files, DeclaredPipelines] = {}
 
-_LISTS = {"/dags/{dag_id}/accept": ("/refused", "Refused files")}
-"""The list that leads to a page, of those that Days does not lead to."""
+_PARENT_PAGES = {"/dags/{dag_id}/accept": ("/refused", "Refused files")}
+"""By route: path and title of the page with links to it, if that is not Days."""
 
 _Part = Literal["", "output", "letters"]
 
@@ -109,7 +109,7 @@ app.include_router(drawing.router)
 
 
 @app.middleware("http")
-async def _headed(
+async def _add_headers(
     request: Request, answer: Callable[[Request], Awaitable[Response]]
 ) -> Response:
     if "\0" in request.scope["path"]:
@@ -122,20 +122,20 @@ async def _headed(
 
 
 @app.exception_handler(SemelError)
-def _failed(request: Request, error: SemelError) -> HTMLResponse:
-    """What semel says of its own: 503 when the same may succeed later, else 400.
+def _semel_error(request: Request, error: SemelError) -> HTMLResponse:
+    """The page of an error of semel: 503 if the request may succeed later, else 400.
 
-    409: a form came too late, and what it was about is not as it was shown.
+    409: a form came too late, and its subject has changed since the page showed it.
     """
     status = 503 if isinstance(error, RetryableError) else 400
     if isinstance(error, StateError | SourceError) and request.method == "POST":
         status = 409
-    given = request.path_params
-    batch_id = given.get("batch_id", "")
+    params = request.path_params
+    batch_id = params.get("batch_id", "")
     doing = Doing(
         again="load this page again",
         anew="clear the run from plan on",
-        pipeline=given.get("dag_id", ""),
+        pipeline=params.get("dag_id", ""),
         batch_id=int(batch_id) if str(batch_id).isdecimal() else None,
     )
     unknown = isinstance(error, OutcomeUnknownError)
@@ -143,33 +143,33 @@ def _failed(request: Request, error: SemelError) -> HTMLResponse:
 
 
 @app.exception_handler(StarletteHTTPException)
-def _refused(request: Request, error: StarletteHTTPException) -> HTMLResponse:
-    """No login, no right, no such thing."""
-    said = str(error.detail)
+def _http_error(request: Request, error: StarletteHTTPException) -> HTMLResponse:
+    """The page of a missing login, a missing right or an unknown address."""
+    detail = str(error.detail)
     if error.status_code == 401:
-        said = f"{said}: log in to Airflow first."
-    return _message(request, error.status_code, said)
+        detail = f"{detail}: log in to Airflow first."
+    return _message(request, error.status_code, detail)
 
 
 @app.exception_handler(RequestValidationError)
-def _wrong(request: Request, error: RequestValidationError) -> HTMLResponse:
-    """The names of the values that the address lacks, and of those that are wrong."""
+def _invalid_address(request: Request, error: RequestValidationError) -> HTMLResponse:
+    """The page that names the missing and the invalid values of an address."""
     missing: list[str] = []
-    wrong: list[str] = []
-    for one in error.errors():
-        (missing if one["type"] == "missing" else wrong).append(one["loc"][1])
-    said = [f"The address lacks: {', '.join(missing)}."] if missing else []
-    if wrong:
-        said.append(f"This is wrong in the address: {', '.join(wrong)}.")
-    said.append("A day is written as 2026-11-21, a batch is a number.")
-    return _message(request, 422, " ".join(said))
+    invalid: list[str] = []
+    for fault in error.errors():
+        (missing if fault["type"] == "missing" else invalid).append(fault["loc"][1])
+    sentences = [f"The address lacks: {', '.join(missing)}."] if missing else []
+    if invalid:
+        sentences.append(f"The address has invalid values: {', '.join(invalid)}.")
+    sentences.append("Write a day as 2026-11-21, and a batch as a number.")
+    return _message(request, 422, " ".join(sentences))
 
 
 @app.exception_handler(Exception)
-def _broken(request: Request, error: Exception) -> HTMLResponse:  # noqa: ARG001
-    """A defect of semel, or an error of Airflow's: the server raises it again, for its log."""
-    said = "This page failed. The log of Airflow's API server has the error: please report it."
-    response = _message(request, 500, said)
+def _server_error(request: Request, error: Exception) -> HTMLResponse:  # noqa: ARG001
+    """The page of a defect of semel or Airflow. The server raises the error again, for its log."""
+    sentences = "This page failed. The log of Airflow's API server has the error: please report it."
+    response = _message(request, 500, sentences)
     response.headers.update(_HEADERS)  # No middleware sees this response.
     return response
 
@@ -177,18 +177,26 @@ def _broken(request: Request, error: Exception) -> HTMLResponse:  # noqa: ARG001
 def _message(
     request: Request,
     status: int,
-    said: str,
+    sentences: str,
     *,
     unknown: bool = False,
     next: str = "",
 ) -> HTMLResponse:
     title = "This cannot be shown" if request.method == "GET" else "This was not done"
     if unknown and request.method == "POST":
-        title = "It is not known whether this was done: look again"
+        title = "This may have been done or not: load the page before this one again"
     name = request.path_params.get("dag_id") if status not in (401, 403, 404) else None
-    leads = _LISTS.get(getattr(request.scope.get("route"), "path", ""), ("", "Days"))
-    told = {"said": said, "title": title, "name": name, "next": next, "leads": leads}
-    return page(request, "message.html", status=status, **told)
+    parent = _PARENT_PAGES.get(getattr(request.scope.get("route"), "path", ""), ("", "Days"))
+    return render_page(
+        request,
+        "message.html",
+        status=status,
+        said=sentences,
+        title=title,
+        name=name,
+        next=next,
+        leads=parent,
+    )
 
 
 @app.get("/semel.css", response_class=FileResponse)
@@ -203,23 +211,23 @@ def asset(request: Request, user: GetUserDep) -> FileResponse:  # noqa: ARG001 -
 def pipelines(
     request: Request, user: GetUserDep, q: Annotated[str, Query(max_length=200)] = ""
 ) -> HTMLResponse:
-    """All pipelines whose DAG the user may see, the worst first; `q`: those that have it in their
-    name, state or schedule.
+    """All pipelines whose DAG the user may see, the worst first. `q` filters them by name, state
+    and schedule.
     """
-    ledger()  # It finds the folders.
-    declared, checked = _declared()
+    ledger()  # It sets the folders of the declarations.
+    declared, checked = _declared_pipelines()
     manager = get_auth_manager()
     permitted = {*manager.get_authorized_dag_ids(user=user, method="GET")}
-    # Airflow has no DAG of a file that was wrong from the start.
+    # Airflow does not have the DAG of a file that was wrong from the start.
     if manager.is_authorized_view(access_view=AccessView.IMPORT_ERRORS, user=user):
         permitted |= declared.wrong.keys() - paused_dags(declared.wrong).keys()
-    overviews = shown.overviews(ledger(), permitted, declared, datetime.now(UTC))
-    overviews = sorted(_as_airflow_knows(_refused_now(overviews)), key=lambda one: one.order)
-    some = [one for one in overviews if q.lower() in one.words]
-    return page(
+    overviews = content.overviews(ledger(), permitted, declared, datetime.now(UTC))
+    overviews = _with_airflow_state(_with_current_refusals(overviews))
+    overviews = sorted(overviews, key=lambda each: each.order)
+    return render_page(
         request,
         "pipelines.html",
-        found=some,
+        found=[each for each in overviews if q.lower() in each.words],
         count=len(overviews),
         checked=checked,
         q=q,
@@ -235,17 +243,16 @@ def days_of(
     since: Since = "",
     until: Until = "",
 ) -> HTMLResponse:
-    """How far each interval of a pipeline is."""
+    """The progress of each interval of a pipeline."""
     spec, declared = spec_of(dag_id)
-    seen, trouble = sight(spec) if declared else (None, None)
+    source, trouble = source_sight(spec) if declared else (None, None)
     wrong = [] if declared else wrong_lines(dag_id)
-    answer = days(
-        ledger(), spec, seen, now=datetime.now(UTC), since=day(since), until=day(until)
-    )
-    runs = may(backfill.may_run, request, user)
-    in_its_place = backfill.in_its_place(dag_id, [one.start for one in answer.days])
-    missing = [(one.start, one.end) for one in answer.days if one.command]
-    return page(
+    first, last = parse_day(since), parse_day(until)
+    answer = days(ledger(), spec, source, now=datetime.now(UTC), since=first, until=last)
+    runs = has_right(backfill.may_run, request, user)
+    blocking = backfill.blocking_runs(dag_id, [each.start for each in answer.days])
+    missing = [(each.start, each.end) for each in answer.days if each.command]
+    return render_page(
         request,
         "days.html",
         name=spec.name,
@@ -255,15 +262,15 @@ def days_of(
         paused=is_paused(dag_id),
         trouble=trouble,
         wrong=wrong,
-        runs=backfill.KNOWN and runs,
-        replays=replay.KNOWN and declared and runs,
+        runs=backfill.IS_SUPPORTED and runs,
+        replays=replay.IS_SUPPORTED and declared and runs,
         since=since,
         until=until,
-        states=[s for s in CellState if any(one.state is s for one in answer.days)],
+        states=[s for s in CellState if any(each.state is s for each in answer.days)],
         weeks=_weeks(answer.days) if intervals.are_days(answer.days) else None,
-        in_its_place=in_its_place,
-        missing=spec.schedule and backfill.range_of(missing, in_its_place),
-        plot=plot_days([(one.start, one.counts) for one in answer.days], show=text.starting),
+        in_its_place=blocking,
+        missing=spec.schedule and backfill.range_of(missing, blocking),
+        plot=plot_days([(each.start, each.counts) for each in answer.days], show=text.starting),
         plot_height=HEIGHT,
         plot_parts=DAY_PARTS,
     )
@@ -273,26 +280,27 @@ def days_of(
 def batch(
     request: Request, dag_id: str, batch_id: int, user: GetUserDep
 ) -> HTMLResponse:
-    """All of one batch."""
-    found = shown.batch_of(ledger(), dag_id, batch_id)
-    if found is None:
+    """One batch with all its details."""
+    details = content.batch_of(ledger(), dag_id, batch_id)
+    if details is None:
         raise HTTPException(404, f"{dag_id} has no batch {batch_id}")
     letters = trouble = None
-    if found.set_aside and may(may_read, request, user):
+    if details.set_aside and has_right(may_read, request, user):
         try:
-            letters = soon(f"letters {dag_id} {batch_id}", lambda: _letters(dag_id, batch_id))
+            key = f"letters {dag_id} {batch_id}"
+            letters = cached_query(key, lambda: _letters(dag_id, batch_id))
         except (SemelError, OSError) as error:
             trouble = str(error)
-    return page(
+    return render_page(
         request,
         "batch.html",
         spec=spec_of(dag_id)[0],
         name=dag_id,
-        found=found,
+        found=details,
         letters=letters,
         trouble=trouble,
-        reads=may(may_read, request, user),
-        edits=may(may_edit, request, user),
+        reads=has_right(may_read, request, user),
+        edits=has_right(may_edit, request, user),
         letters_max=records.PAGE_LETTERS_MAX,
     )
 
@@ -301,75 +309,75 @@ def batch(
     "/dags/{dag_id}/runs/{run_id:path}", response_class=HTMLResponse, dependencies=[MaySee]
 )
 def batch_of_run(request: Request, dag_id: str, run_id: str, part: _Part = "") -> Response:
-    """To the newest batch of a run; that it has none, where it has none."""
-    found = shown.batch_of_run(ledger(), dag_id, f"airflow:{dag_id}:{run_id}")
-    if found is None:
-        return page(request, "norun.html", name=dag_id, run_id=run_id)
-    where = f"{own(request)}/dags/{quote(dag_id, safe='')}/batches/{found}"
+    """A redirect to the newest batch of a run, or a page if the run has no batch."""
+    newest = content.batch_of_run(ledger(), dag_id, f"airflow:{dag_id}:{run_id}")
+    if newest is None:
+        return render_page(request, "norun.html", name=dag_id, run_id=run_id)
+    where = f"{base_path(request)}/dags/{quote(dag_id, safe='')}/batches/{newest}"
     return RedirectResponse(where + (part and f"#{part}"), status_code=303)
 
 
-def _declared() -> tuple[DeclaredPipelines, bool]:
-    """The pipelines of the folder, by the last check of their files as they are now; else, and not
-    checked, their names alone.
+def _declared_pipelines() -> tuple[DeclaredPipelines, bool]:
+    """The pipelines of the folder. The second value is False if no check of the present files is
+    complete; then the pipelines have names only.
     """
     try:
         state = declarations()
     except OSError:
         state = ()
     turn = int(time.monotonic() / PAGE_CHECK_SECONDS)
-    checked = _checks.at(f"{hash(state)} {turn}", lambda: _checked(state, turn))
-    if checked is None and state in _last_check:
-        checked = _last_check[state]
-    if checked is None:
+    loaded = _checks.get(f"{hash(state)} {turn}", lambda: _check(state, turn))
+    if loaded is None and state in _last_check:
+        loaded = _last_check[state]
+    if loaded is None:
         return DeclaredPipelines(names=frozenset(declared_name(path) for path, *_ in state)), False
     _last_check.clear()
-    _last_check[state] = checked
-    return checked, True
+    _last_check[state] = loaded
+    return loaded, True
 
 
 @lru_cache(maxsize=1)
-def _checked(state: Files, turn: int) -> DeclaredPipelines:  # noqa: ARG001 - the next turn checks again
-    return shown.declared([path for path, *_ in state])
+def _check(state: Files, turn: int) -> DeclaredPipelines:  # noqa: ARG001 - a turn has one check
+    return content.load_declared([path for path, *_ in state])
 
 
-def _as_airflow_knows(found: list[Overview]) -> list[Overview]:
-    """With what Airflow knows: which DAGs are paused, the failed tasks of open batches, and the runs
-    that failed before they had a batch.
+def _with_airflow_state(overviews: list[Overview]) -> list[Overview]:
+    """Add Airflow's state: paused DAGs, failed tasks of open batches, and runs that failed before
+    they had a batch.
     """
-    paused = paused_dags([one.name for one in found])
-    keys = {b.batch_id: dag_run_of(b.request_key) for one in found for b in one.opened}
+    paused = paused_dags([each.name for each in overviews])
+    keys = {b.batch_id: dag_run_of(b.request_key) for each in overviews for b in each.opened}
     failures = failures_of({batch: key for batch, key in keys.items() if key})
-    runs = failed_runs(one.name for one in found)
+    runs = failed_runs(each.name for each in overviews)
     return [
         replace(
-            one,
-            paused=paused.get(one.name, False),
+            each,
+            paused=paused.get(each.name, False),
             failures={
-                b.batch_id: failures[b.batch_id] for b in one.opened if b.batch_id in failures
+                b.batch_id: failures[b.batch_id] for b in each.opened if b.batch_id in failures
             },
             failed_runs=tuple(
-                run for run in runs.get(one.name, ())
-                if one.lacks(run) and (one.name, run.run_id) not in keys.values()
+                run for run in runs.get(each.name, ())
+                if each.lacks(run) and (each.name, run.run_id) not in keys.values()
             ),
         )
-        for one in found
+        for each in overviews
     ]
 
 
-def _refused_now(found: list[Overview]) -> list[Overview]:
-    """With what a plan would refuse now in the place of what the last one refused: of those whose
-    source can be looked at before a page has to be there.
+def _with_current_refusals(overviews: list[Overview]) -> list[Overview]:
+    """Replace the last plan's refusals by those of the present source, for the pipelines whose
+    source answers within PAGE_LOOK_SECONDS in all.
     """
     until = time.monotonic() + PAGE_LOOK_SECONDS
-    for n, one in enumerate(found):
-        if not one.refused or one.wrong or time.monotonic() >= until:
+    for n, overview in enumerate(overviews):
+        if not overview.refused or overview.wrong or time.monotonic() >= until:
             continue
-        spec, declared = known(one.name) or (None, False)
-        seen = sight(spec)[0] if declared else None
-        if seen is not None:
-            found[n] = replace(one, refused=len(seen.gaps.refusals), looked=True)
-    return found
+        spec, declared = find_spec(overview.name) or (None, False)
+        source = source_sight(spec)[0] if declared else None
+        if source is not None:
+            overviews[n] = replace(overview, refused=len(source.gaps.refusals), looked=True)
+    return overviews
 
 
 def _letters(dag_id: str, batch_id: int) -> Letters:
@@ -377,9 +385,9 @@ def _letters(dag_id: str, batch_id: int) -> Letters:
     return letters_of(spec, batch_id=batch_id, count=limits.LETTERS_SHOWN)
 
 
-def _weeks(found: Any) -> list[list[Any]]:
-    """Days by weeks from Monday on, with None where there is none."""
-    blank = [None] * found[0].start.weekday()
-    line = [*blank, *found]
+def _weeks(cells: Any) -> list[list[Any]]:
+    """Days as weeks from Monday on, filled up with None."""
+    blank = [None] * cells[0].start.weekday()
+    line = [*blank, *cells]
     line += [None] * (-len(line) % 7)
     return [line[n : n + 7] for n in range(0, len(line), 7)]

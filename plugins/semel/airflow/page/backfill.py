@@ -1,7 +1,7 @@
-"""A backfill of one interval, or of all missing intervals, from the page of days: shown first, then
-made by Airflow's own API.
+"""A backfill of one interval, or of all missing intervals, from the page Days: a confirmation page,
+then a call of Airflow's own API.
 
-Airflow's dialog for a backfill takes no values from an address (seen in 3.3.2): so this asks.
+Airflow's dialog for a backfill ignores values in its address (3.3.2), so Days cannot link to it.
 """
 
 import inspect
@@ -22,19 +22,20 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import select
 
-from semel.airflow.page.common import is_paused, own, page, span, spec_of
-from semel.airflow.page.guard import Token, agreed, sign, write_down
+from semel.airflow.page.common import base_path, is_paused, parse_interval, render_page, spec_of
+from semel.airflow.page.guard import Token, confirmed_values, sign, write_audit_log
 
 router = APIRouter()
 
 may_run = requires_access_dag(method="POST", access_entity=DagAccessEntity.RUN)
 MayRun = Depends(may_run)
-"""What Airflow asks of who makes a backfill."""
+"""The right that Airflow requires for a backfill."""
 
-KNOWN = set(inspect.signature(backfills.create_backfill).parameters) == {
+IS_SUPPORTED = set(inspect.signature(backfills.create_backfill).parameters) == {
     "backfill_request", "user", "session"
 }  # fmt: skip
-"""Whether this Airflow makes a backfill as is known here. Else Days links to the DAG."""
+"""True if this Airflow's function for a backfill has the expected parameters. If not, Days links to
+the DAG."""
 
 _Start = Annotated[datetime, Query(alias="from")]
 _End = Annotated[datetime, Query(alias="to")]
@@ -44,16 +45,16 @@ _End = Annotated[datetime, Query(alias="to")]
 def ask_backfill(
     request: Request, dag_id: str, user: GetUserDep, start: _Start, end: _End
 ) -> HTMLResponse:
-    """Which runs a backfill of [start, end) would make or clear, to be confirmed."""
+    """The runs that a backfill of [start, end) would create or clear, with a form to confirm."""
     spec, _ = spec_of(dag_id)
-    start, end = span(start, end)
+    start, end = parse_interval(start, end)
     wanted = {"from": start.isoformat(), "to": end.isoformat()}
     with create_session() as session:
-        found = _said(
+        dry_run = _call_airflow(
             lambda: backfills.create_backfill_dry_run(body=_body(dag_id, wanted), session=session)
         )
-        dates = [one.logical_date for one in found.backfills]
-    return page(
+        dates = [run.logical_date for run in dry_run.backfills]
+    return render_page(
         request,
         "backfill.html",
         name=spec.name,
@@ -70,46 +71,47 @@ def ask_backfill(
 def do_backfill(
     request: Request, dag_id: str, user: GetUserDep, token: Token = ""
 ) -> RedirectResponse:
-    """Make the backfill that was shown. To reload where this leads makes no other one."""
-    wanted = agreed(request, token, user, dag_id, "backfill")
-    write_down(user, dag_id, "semel_backfill", wanted)
+    """Create the confirmed backfill, and redirect to a page that you can reload without harm."""
+    wanted = confirmed_values(request, token, user, dag_id, "backfill")
+    write_audit_log(user, dag_id, "semel_backfill", wanted)
     with create_session() as session:
-        made = _said(
+        created = _call_airflow(
             lambda: backfills.create_backfill(
                 backfill_request=_body(dag_id, wanted), user=user, session=session
             )
         )
-        number = made.id
-    where = f"{own(request)}/dags/{quote(dag_id, safe='')}/backfill/{number}"
+        number = created.id
+    where = f"{base_path(request)}/dags/{quote(dag_id, safe='')}/backfill/{number}"
     return RedirectResponse(where, status_code=303)
 
 
 @router.get(
     "/dags/{dag_id}/backfill/{number}", response_class=HTMLResponse, dependencies=[MayRun]
 )
-def backfilled(request: Request, dag_id: str, number: int) -> HTMLResponse:
-    """That it was made, and what comes next."""
-    return page(request, "backfilled.html", name=dag_id, number=number)
+def show_backfill(request: Request, dag_id: str, number: int) -> HTMLResponse:
+    """A page after the creation of a backfill, with the next steps."""
+    return render_page(request, "backfilled.html", name=dag_id, number=number)
 
 
-def in_its_place(dag_id: str, starts: list[datetime]) -> dict[datetime, str]:
-    """By the start of an interval: the manual run of another interval that has its logical date, so
-    that Airflow creates no run of it, and a backfill would clear that one.
+def blocking_runs(dag_id: str, starts: list[datetime]) -> dict[datetime, str]:
+    """Manual runs with another interval whose logical date is the start of one of these intervals,
+    by that start. Airflow does not create the interval's run, and a backfill would clear the manual
+    one.
     """
-    at = DagRun.logical_date
-    found = select(at, DagRun.run_id).where(
-        DagRun.dag_id == dag_id, DagRun.run_type == "manual", at.in_(starts),
-        DagRun.data_interval_start != at,
+    date = DagRun.logical_date
+    query = select(date, DagRun.run_id).where(
+        DagRun.dag_id == dag_id, DagRun.run_type == "manual", date.in_(starts),
+        DagRun.data_interval_start != date,
     )  # fmt: skip
     with create_session() as session:
-        return {when: run_id for when, run_id in session.execute(found)}
+        return {start: run_id for start, run_id in session.execute(query)}
 
 
 def range_of(
     missing: Sequence[tuple[datetime, datetime]], blocked: Iterable[datetime]
 ) -> tuple[datetime, datetime] | None:
-    """The range from the first to the last missing interval, since Airflow takes one backfill of a
-    DAG at a time. Returns None if fewer than two intervals are missing, or if a `blocked` logical
+    """The range from the first to the last missing interval, since Airflow allows one backfill of
+    a DAG at a time. Returns None if fewer than two intervals are missing, or if a `blocked` logical
     date lies in the range: the backfill would clear its manual run.
     """
     if len(missing) < 2:
@@ -119,22 +121,22 @@ def range_of(
 
 
 def _body(dag_id: str, wanted: dict[str, str]) -> BackfillPostBody:
-    """Airflow's request. Its end is the last logical date, and a run of a day is there already when
-    it found nothing: without reprocessing Airflow would pass over it.
+    """The request to Airflow, whose end is the last logical date. It reprocesses completed runs,
+    because a run that had nothing to take has completed too.
     """
     return BackfillPostBody(
         dag_id=dag_id,
         from_date=datetime.fromisoformat(wanted["from"]),
         to_date=datetime.fromisoformat(wanted["to"]) - timedelta(seconds=1),
         reprocess_behavior=ReprocessBehavior.COMPLETED,
-        # Without one a run that is cleared keeps its own, `replay: true` too.
+        # Without it a cleared run would keep its configuration, such as `replay: true`.
         dag_run_conf={},
     )
 
 
-def _said(call: Any) -> Any:
-    """What Airflow answers; what it refuses, in its words."""
+def _call_airflow(call: Any) -> Any:
+    """Call Airflow. Raises HTTPException 422 with Airflow's text if Airflow refuses."""
     try:
         return call()
     except RequestValidationError as error:
-        raise HTTPException(422, f"Airflow makes no such backfill: {error.errors()}") from error
+        raise HTTPException(422, f"Airflow refuses this backfill: {error.errors()}") from error

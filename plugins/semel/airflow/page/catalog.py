@@ -1,4 +1,4 @@
-"""The page of a pipeline's catalog: how many ids it holds, where, until when; what they drop."""
+"""The page of a pipeline's catalog: the number of its ids, their tables and shards, and repeats."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from semel import limits
-from semel.airflow.page.common import MaySee, ledger, page, spec_of
-from semel.airflow.page.shown import PAGE_LINES
+from semel.airflow.page.common import MaySee, ledger, render_page, spec_of
+from semel.airflow.page.content import PAGE_LINES
 from semel.ledger import Ledger, rows
 from semel.reports.intervals import DAYS_SHOWN
 
@@ -22,22 +22,22 @@ router = APIRouter()
 def catalog(
     request: Request,
     dag_id: str,
-    user: GetUserDep,  # noqa: ARG001 - who has no login sees nothing
+    user: GetUserDep,  # noqa: ARG001 - needs a login
 ) -> HTMLResponse:
-    """All of a catalog."""
+    """The catalog of a pipeline."""
     spec, _ = spec_of(dag_id)
-    return page(
+    return render_page(
         request, "catalog.html", name=spec.name, spec=spec, bits_per_id=limits.FILTER_BITS_PER_ID,
         **catalog_of(ledger(), spec.name),
     )  # fmt: skip
 
 
 def catalog_of(ledger: Ledger, name: str) -> dict[str, list[dict[str, Any]]]:
-    """The catalog of a pipeline; empty when it has planned nothing.
+    """The catalog of a pipeline. Its lists are empty before the first plan.
 
-    `segments`: the tables that hold it, the oldest first. `shards`: of their id runs those that
-    look-ups ask, published and not retired. `days`: by the day (UTC) of their commit, the newest
-    first, the accounts of the newest batches.
+    `segments`: its tables, the oldest first. `shards`: shards of the id runs that look-ups read,
+    which are published and not retired. `days`: the accounts of the newest batches by the day (UTC)
+    of their commit, the newest first.
     """
     with ledger.transaction() as connection:
         lines = PAGE_LINES
@@ -57,5 +57,5 @@ def catalog_of(ledger: Ledger, name: str) -> dict[str, list[dict[str, Any]]]:
         )
 
 
-def _dicts(found: list[Any]) -> list[dict[str, Any]]:
-    return [dict(one) for one in found]
+def _dicts(lines: list[Any]) -> list[dict[str, Any]]:
+    return [dict(line) for line in lines]

@@ -1,4 +1,4 @@
-"""What all routes of the pages share: the ledger, a pipeline's declaration, looks, rendering."""
+"""Functions for all routes: the ledger, declarations, rights, cached queries, rendering."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -22,9 +22,9 @@ from sqlalchemy import select
 from semel import pipeline, settings
 from semel.airflow import surroundings
 from semel.airflow.links import PREFIX
-from semel.airflow.page import shown, text
-from semel.airflow.page.looks import QueryCache
-from semel.airflow.page.shown import PAGE_LINES
+from semel.airflow.page import content, text
+from semel.airflow.page.content import PAGE_LINES
+from semel.airflow.page.queries import QueryCache
 from semel.declare.wording import size
 from semel.errors import NO_STEP, LimitError, SemelError, SpecError
 from semel.ledger import Ledger, pipelines
@@ -36,26 +36,26 @@ from semel.reports import summary
 from semel.reports.progress import Sight
 
 PAGE_LOOK_SECONDS = 1.0
-"""How long a page waits for a look at the source before it shows what the ledger knows."""
+"""How long a page waits for the source before it shows the ledger's state alone."""
 
-PAGE_TOLD_SECONDS = 10.0
-"""How long a server goes by the folders and the ledger that Airflow told it, before it asks anew."""
+PAGE_SETTINGS_SECONDS = 10.0
+"""How long a server uses the folders and the ledger's address that it has read from Airflow."""
 
 PAGE_RUN_DAYS_MAX = 366
-"""Days of a backfill or a replay from a page: one of more is made in Airflow's own dialog."""
+"""Days of a backfill or a replay from a page. For more days there is Airflow's own dialog."""
 
 T = TypeVar("T")
 
 FOLDER = Path(__file__).parent / "templates"
 
 MaySee = Depends(requires_access_dag(method="GET"))
-"""Who may see the DAG sees what its pipeline came to."""
+"""A user who may see the DAG may see its pipeline's state."""
 may_read = requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_LOGS)
 MayRead = Depends(may_read)
-"""Who may read its tasks' logs may see records: the logs show samples of them too."""
+"""A user who may read its tasks' logs may see records, since the logs show samples too."""
 may_edit = requires_access_dag(method="PUT")
 MayEdit = Depends(may_edit)
-"""Who may edit the DAG decides what is read."""
+"""A user who may edit the DAG may accept files and abandon batches."""
 
 _DayText = Annotated[str, Query(pattern=r"^(\d{4}-\d\d-\d\d)?$")]
 Since = Annotated[_DayText, Query(alias="from")]
@@ -71,14 +71,14 @@ def ledger() -> Ledger:
 
 
 def find_folders() -> None:
-    """Find the folders and the ledger's address in Airflow, if the last answer is too old."""
-    _told_at(int(time.monotonic() / PAGE_TOLD_SECONDS))
+    """Read the folders and the ledger's address from Airflow, if the last values are too old."""
+    _find_folders_once(int(time.monotonic() / PAGE_SETTINGS_SECONDS))
 
 
 @lru_cache(maxsize=1)
-def _told_at(turn: int) -> None:  # noqa: ARG001 - the next turn asks again
-    surroundings.find_folders(settings.told)
-    surroundings.find_ledger(settings.told)
+def _find_folders_once(turn: int) -> None:  # noqa: ARG001 - the next turn asks again
+    surroundings.find_folders(settings.airflow_variables)
+    surroundings.find_ledger(settings.airflow_variables)
 
 
 @lru_cache(maxsize=1)
@@ -87,37 +87,40 @@ def _ledger(address: str) -> Ledger:
 
 
 def spec_of(dag_id: str) -> tuple[Spec, bool]:
-    """A DAG's pipeline, and whether it is declared here. 404: it is none."""
-    found = known(dag_id)
-    if found is None:
+    """A DAG's pipeline, and whether it is declared here. Raises HTTPException 404 if there is none.
+    """
+    spec = find_spec(dag_id)
+    if spec is None:
         refuse_wrong(dag_id)
-        raise HTTPException(404, f"{dag_id} is no pipeline of semel, or has planned nothing yet")
-    return found
+        raise HTTPException(
+            404, f"semel has no pipeline {dag_id}, or the pipeline has never run plan"
+        )
+    return spec
 
 
-def declared(dag_id: str, command: str) -> Spec:
-    """A DAG's pipeline as it is declared. 404: nothing here declares it; `command` is typed there.
+def declared_spec(dag_id: str, command: str) -> Spec:
+    """A DAG's pipeline as it is declared. Raises HTTPException 404 if no file here declares it, and
+    then names a `command` for the machine that has the file.
     """
     spec, is_declared = spec_of(dag_id)
     if not is_declared:
         refuse_wrong(dag_id)
         raise HTTPException(
             404,
-            f"this server does not see the file that declares {dag_id}: type `semel {command}` "
-            "where it is",
+            f"this server does not see the file that declares {dag_id}. Run `semel {command}` on "
+            "a machine that has the file.",
         )
     return spec
 
 
 def refuse_wrong(dag_id: str) -> None:
-    """SpecError: a file declares this pipeline, and is wrong; the lines of `semel validate`."""
+    """Raises SpecError, with the lines of `semel validate`, if this pipeline's file is wrong."""
     with suppress(UnknownPipelineError):
         pipeline.find(dag_id)
 
 
 def wrong_lines(dag_id: str) -> list[str]:
-    """The lines of `semel validate` about a pipeline's file. Empty if the file is right, or not here.
-    """
+    """The lines of `semel validate` about a pipeline's file. Empty if it is right or missing."""
     try:
         refuse_wrong(dag_id)
     except SpecError as error:
@@ -126,63 +129,67 @@ def wrong_lines(dag_id: str) -> list[str]:
 
 
 Files = tuple[tuple[Path, int, int], ...]
-"""Files with their times of change and their sizes: others are other files."""
+"""The path, modification time (ns) and size of each file. A changed file differs in one of them."""
 
 
 def declarations() -> Files:
-    """The pipelines' files as they are now, by which what was read of all of them is kept."""
+    """The pipelines' files as they are now, as a key for caches of their content."""
     stats = ((path, path.stat()) for path in pipeline.declarations())
     return tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
 
 
 def is_paused(dag_id: str) -> bool:
-    """Whether the DAG's runs wait."""
+    """True if Airflow has the DAG and starts none of its runs."""
     dag = DagModel.get_dagmodel(dag_id)
     return bool(dag and dag.is_paused)
 
 
 def paused_dags(dag_ids: Iterable[str]) -> dict[str, bool]:
-    """Those of some DAGs that Airflow knows, and whether their runs wait."""
-    found = select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_([*dag_ids]))
+    """Whether each of these DAGs is paused. DAGs that Airflow does not have are missing."""
+    query = select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_([*dag_ids]))
     with create_session() as session:
-        return {dag_id: bool(paused) for dag_id, paused in session.execute(found)}
+        return {dag_id: bool(paused) for dag_id, paused in session.execute(query)}
 
 
-def known(dag_id: str) -> tuple[Spec, bool] | None:
-    """The same; None: it is no pipeline."""
-    found = shown.spec_of(ledger(), dag_id)
-    if found is not None:
-        surroundings.find_connections(found[0], settings.told)
-    return found
+def find_spec(dag_id: str) -> tuple[Spec, bool] | None:
+    """A DAG's pipeline, and whether it is declared here. Returns None if there is none."""
+    spec = content.spec_of(ledger(), dag_id)
+    if spec is not None:
+        surroundings.find_connections(spec[0], settings.airflow_variables)
+    return spec
 
 
-def sight(spec: Spec) -> tuple[Sight | None, str | None]:
-    """A look at the source, no older than what the ledger says of it, or why there is none."""
+def source_sight(spec: Spec) -> tuple[Sight | None, str | None]:
+    """The state of the source, no older than the ledger's knowledge of it; or a text that explains
+    why it is missing.
+    """
     try:
-        key = f"sight {spec.name} {spec.digest()} {_changes(spec.name)}"
-        found = soon(key, lambda: Sight.of(ledger(), spec))
+        key = f"sight {spec.name} {spec.digest()} {_source_version(spec.name)}"
+        state = cached_query(key, lambda: Sight.of(ledger(), spec))
     except (SemelError, OSError) as error:
-        return None, f"The source could not be read: {error}"
-    if found is None:
+        return None, f"semel could not read the source: {error}"
+    if state is None:
         seconds = f"{PAGE_LOOK_SECONDS:.0f} s"
         return None, f"Reading the source takes longer than {seconds}. Load this page again."
-    return found, None
+    return state, None
 
 
-def _changes(name: str) -> int | None:
-    """How often what is read of the source has changed in the ledger. None: nothing was planned."""
+def _source_version(name: str) -> int | None:
+    """How often the ledger's knowledge of the source has changed. Returns None before the first
+    plan.
+    """
     with ledger().transaction() as connection:
-        found = pipelines.find(connection, name)
-        return found and partitions.version(connection, found.pipeline_id)
+        row = pipelines.find(connection, name)
+        return row and partitions.version(connection, row.pipeline_id)
 
 
-def soon(key: str, look: Callable[[], T]) -> T | None:
-    """What a look comes to; None while it goes on: the next page of the same key has it."""
-    return _looks.at(key, look)
+def cached_query(key: str, query: Callable[[], T]) -> T | None:
+    """The result of a query. Returns None while it runs; a later page with the same key has it."""
+    return _looks.get(key, query)
 
 
-def may(right: Callable[[Request, Any], None], request: Request, user: Any) -> bool:
-    """Whether somebody has a right on the DAG of this address: `may_edit`, `may_read`."""
+def has_right(right: Callable[[Request, Any], None], request: Request, user: Any) -> bool:
+    """True if the user has a right (`may_edit`, `may_read`) on the DAG of this address."""
     try:
         right(request, user)
     except HTTPException:
@@ -190,24 +197,24 @@ def may(right: Callable[[Request, Any], None], request: Request, user: Any) -> b
     return True
 
 
-def day(given: str) -> date | None:
-    """A day of an address. LimitError: it is none, or nothing can be before or after it."""
+def parse_day(value: str) -> date | None:
+    """A day of an address. Returns None if the value is empty. Raises LimitError if it is not a day
+    within the years 2 to 9998, which leave room for a day before and after.
+    """
     try:
-        found = date.fromisoformat(given) if given else None
+        parsed = date.fromisoformat(value) if value else None
     except ValueError as error:
-        raise LimitError(
-            f"{given} is not a day; write it as 2026-11-21", next=NO_STEP
-        ) from error
-    if found and not date.min.year < found.year < date.max.year:
-        raise LimitError(f"{given} is not within the years 2 to 9998", next=NO_STEP)
-    return found
+        raise LimitError(f"{value} is not a day; write it as 2026-11-21", next=NO_STEP) from error
+    if parsed and not date.min.year < parsed.year < date.max.year:
+        raise LimitError(f"{value} is not within the years 2 to 9998", next=NO_STEP)
+    return parsed
 
 
-def span(
+def parse_interval(
     start: datetime, end: datetime | None, last: date | None = None
 ) -> tuple[datetime, datetime]:
-    """An interval of an address, in UTC where it names no zone. `last`: its last day, in the place
-    of its end. 422: it is none, or too long.
+    """An interval of an address, in UTC if it lacks a zone. `last`: its last day, instead of `end`.
+    Raises HTTPException 422 if it is empty, too long or out of range.
     """
     days = PAGE_RUN_DAYS_MAX
     try:
@@ -225,14 +232,14 @@ def span(
     return start, end
 
 
-def own(request: Request) -> str:
-    """The path below which the pages lie, as a browser has it."""
+def base_path(request: Request) -> str:
+    """The path of the pages' root in the browser's address."""
     return request.scope.get("root_path", "")
 
 
-def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """A page of a template."""
-    above = own(request).removesuffix(PREFIX)
+def render_page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """Render a page from a template."""
+    above = base_path(request).removesuffix(PREFIX)
     values = {"name": None, "route": getattr(request.scope.get("route"), "path", ""), **values}
     html = _templates().get_template(template).render(
         above=above, own=above + PREFIX, now=datetime.now(UTC), **values
@@ -242,18 +249,18 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
 
 @cache
 def _templates() -> jinja2.Environment:
-    made = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {
+    templates.globals |= {
         "span": summary.interval, "number": text.number, "moment": text.moment, "ago": text.ago,
         "seconds": text.seconds, "symbols": text.SYMBOLS,
         "css_class": text.css_class, "cell": text.cell, "dag_run_of": dag_run_of,
         "quote": lambda part: quote(part, safe=""), "size": size, "query": urlencode,
         "lines_max": PAGE_LINES,
     }  # fmt: skip
-    return made
+    return templates

@@ -1,4 +1,4 @@
-"""The page of the lineage: which pipeline reads the output of which, as a drawing."""
+"""The page of the lineage: a drawing of pipelines and their upstream pipelines."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from semel import pipeline, settings
-from semel.airflow.page.common import declarations, find_folders, page, soon
+from semel.airflow.page.common import cached_query, declarations, find_folders, render_page
 from semel.errors import SemelError
 
 router = APIRouter()
@@ -56,7 +56,7 @@ def show_lineage(request: Request, user: GetUserDep) -> HTMLResponse:
     drawing = trouble = None
     try:
         files = _files()
-        nodes = soon(f"nodes {hash(files)}", lambda: _nodes(files))
+        nodes = cached_query(f"nodes {hash(files)}", lambda: _nodes(files))
         drawing = nodes and draw(nodes, permitted)
     except CycleError:
         trouble = "The pipelines read each other in a circle: `semel validate` names it."
@@ -65,7 +65,7 @@ def show_lineage(request: Request, user: GetUserDep) -> HTMLResponse:
     else:
         if nodes is None:
             trouble = "Reading all declarations takes longer than a page waits."
-    return page(
+    return render_page(
         request,
         "lineage.html",
         drawing=drawing,
@@ -76,7 +76,7 @@ def show_lineage(request: Request, user: GetUserDep) -> HTMLResponse:
 
 
 def _files() -> tuple[object, ...]:
-    """The declarations as they are now: to load 200 of them takes longer than a page waits."""
+    """A key for the cache of `_nodes`: loading 200 declarations takes longer than a page waits."""
     return *settings.data_roots(), *declarations()
 
 

@@ -6,12 +6,12 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from semel.airflow.page.common import MayRead, MaySee, page, soon, spec_of
+from semel.airflow.page.common import MayRead, MaySee, cached_query, render_page, spec_of
 from semel.errors import SemelError
 from semel.reports import find as core
 
 PAGE_ID_CHARS_MAX = 16_384
-"""Characters of an id that the page looks for: an address has room for more, an id seldom."""
+"""Characters of an id that the page can find. An address has room for more; ids are shorter."""
 
 router = APIRouter()
 
@@ -25,30 +25,30 @@ _Ids = Annotated[list[str], Query(alias="id", max_length=64)]
 def find(
     request: Request,
     dag_id: str,
-    user: GetUserDep,  # noqa: ARG001 - who has no login sees nothing
+    user: GetUserDep,  # noqa: ARG001 - needs a login
     values: _Ids = (),
 ) -> HTMLResponse:
-    """Where an id is; without one, the form alone."""
+    """The batches of an id; without an id, the form alone."""
     spec, declared = spec_of(dag_id)
-    given = list(values)
-    found = trouble = None
+    record_id = list(values)
+    matches = trouble = None
     # It reads all markers, and the files of a column's ids: with many batches that takes long.
-    if given and sum(map(len, given)) > _CHARS_MAX:
-        trouble = f"An id that is looked for here has {_CHARS_MAX:,} characters at most."
-    elif given:
+    if record_id and sum(map(len, record_id)) > _CHARS_MAX:
+        trouble = f"This page finds ids of {_CHARS_MAX:,} characters at most. Use `semel find`."
+    elif record_id:
         try:
-            key = f"find {spec.name} {spec.digest()} {given!r}"
-            found = soon(key, lambda: core.find(spec, given))
+            key = f"find {spec.name} {spec.digest()} {record_id!r}"
+            matches = cached_query(key, lambda: core.find(spec, record_id))
         except (SemelError, OSError) as error:
             trouble = str(error)
-    return page(
+    return render_page(
         request,
         "find.html",
         name=spec.name,
         spec=spec,
         columns=spec.record_id,
         declared=declared,
-        given=given,
-        found=found,
+        given=record_id,
+        found=matches,
         trouble=trouble,
     )

@@ -1,8 +1,8 @@
-"""Forms that change something: who sent them, from which page, and what that page showed.
+"""Checks of a form that changes something: its user, its page, and the values on that page.
 
-A confirmation page signs what it showed, for the user who saw it. The second step takes that and
-nothing else: no other field says what is done. A page of somebody else's cannot read the signed
-text, and a browser says itself that a request comes from elsewhere.
+A confirmation page signs its values for its user. The second step acts on the signed values alone.
+A page of another site cannot read the signed text, and the browser reports the site that sends a
+form.
 """
 
 import json
@@ -17,37 +17,43 @@ from fastapi import Form, HTTPException, Request
 from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 
 PAGE_CONFIRM_SECONDS = 900
-"""How long a confirmation page may be confirmed: to read it, and ask somebody."""
+"""How long a confirmation page is valid: enough to read it, and to ask a colleague."""
 
 Token = Annotated[str, Form()]
 
 _AGAIN = "Nothing was done. Load the page before this one again, and confirm there."
 
 
-def sign(user: Any, dag_id: str, action: str, agreed: dict[str, Any]) -> str:
-    """What a confirmation page showed, for its form."""
-    return _signer().dumps([user.get_id(), dag_id, action, agreed])
+def sign(user: Any, dag_id: str, action: str, values: dict[str, Any]) -> str:
+    """The signed values of a confirmation page, for its form."""
+    return _signer().dumps([user.get_id(), dag_id, action, values])
 
 
 # Keeps A8.
-def agreed(request: Request, token: str, user: Any, dag_id: str, action: str) -> dict[str, Any]:
-    """What was shown to this user, for this DAG and action. 403: it was not, or too long ago."""
-    _refuse_elsewhere(request)
+def confirmed_values(
+    request: Request, token: str, user: Any, dag_id: str, action: str
+) -> dict[str, Any]:
+    """The values on this user's confirmation page, for this DAG and action.
+
+    Raises HTTPException 403 if there was no such page, or if it is too old.
+    """
+    _refuse_other_site(request)
     try:
-        who, dag, what, found = _signer().loads(token, max_age=PAGE_CONFIRM_SECONDS)
+        user_id, dag, what, values = _signer().loads(token, max_age=PAGE_CONFIRM_SECONDS)
     except SignatureExpired as error:
         minutes = PAGE_CONFIRM_SECONDS // 60
-        raise HTTPException(403, f"This was shown more than {minutes} min ago. {_AGAIN}") from error
-    except (BadSignature, ValueError, TypeError) as error:
-        why = "The form lacks what the confirmation page signed, or another server signed it."
+        why = f"The confirmation page is more than {minutes} min old."
         raise HTTPException(403, f"{why} {_AGAIN}") from error
-    if [who, dag, what] != [user.get_id(), dag_id, action]:
-        raise HTTPException(403, f"This was confirmed for another user, DAG or action. {_AGAIN}")
-    return found
+    except (BadSignature, ValueError, TypeError) as error:
+        why = "The form lacks its signed values, or another server signed them."
+        raise HTTPException(403, f"{why} {_AGAIN}") from error
+    if [user_id, dag, what] != [user.get_id(), dag_id, action]:
+        raise HTTPException(403, f"The form is for another user, DAG or action. {_AGAIN}")
+    return values
 
 
-def write_down(user: Any, dag_id: str, event: str, what: dict[str, Any]) -> None:
-    """Into Airflow's audit log, before it is done."""
+def write_audit_log(user: Any, dag_id: str, event: str, what: dict[str, Any]) -> None:
+    """Write an action into Airflow's audit log. The caller does it before the action."""
     with create_session() as session:
         name = user.get_name()
         session.add(
@@ -61,15 +67,16 @@ def write_down(user: Any, dag_id: str, event: str, what: dict[str, Any]) -> None
         )
 
 
-def _refuse_elsewhere(request: Request) -> None:
-    """403 unless the browser says that one of these pages sent the form."""
+def _refuse_other_site(request: Request) -> None:
+    """Raises HTTPException 403 unless the browser reports that one of these pages sent the form."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is None and origin is None:
-        raise HTTPException(403, f"No Origin says which page sent this. {_AGAIN}")
+        raise HTTPException(403, f"The request has no Origin header. {_AGAIN}")
     if site not in (None, "same-origin"):
         raise HTTPException(403, f"Another site sent this (Sec-Fetch-Site: {site}). {_AGAIN}")
-    own = {request.headers.get("host"), urlsplit(conf.get("api", "base_url", fallback="")).netloc}
-    if origin is not None and (urlsplit(origin).netloc or origin) not in own:
+    base_url = conf.get("api", "base_url", fallback="")
+    hosts = {request.headers.get("host"), urlsplit(base_url).netloc}
+    if origin is not None and (urlsplit(origin).netloc or origin) not in hosts:
         why = f"Another site sent this ({origin}), or [api] base_url does not name this one."
         raise HTTPException(403, f"{why} {_AGAIN}")
 

@@ -14,7 +14,7 @@ from decimal import Decimal
 from semel.airflow.page.text import cell, is_number
 from semel.model.batch import Counts
 from semel.model.complete import WindowState
-from semel.reports.counted import Counted
+from semel.reports.window_rows import CountedWindow
 
 HEIGHT = 260
 """Pixels from the top to the lower edge of the dates."""
@@ -106,8 +106,8 @@ class _Axes:
         self, place: int, start: float, end: float, title: str, *, final: bool, colour: int = 0
     ) -> Mark:
         top, bottom = sorted((self.y(start), self.y(end)))
-        left = round(self.x(place) - self.width / 2, 3)
-        return Mark(left, top, self.width, round(bottom - top, 1), title, final, colour)
+        left_edge = round(self.x(place) - self.width / 2, 3)
+        return Mark(left_edge, top, self.width, round(bottom - top, 1), title, final, colour)
 
     def ticks(self) -> tuple[tuple[float, str], ...]:
         count = round((self._high - self._low) / self._step) + 1
@@ -115,7 +115,7 @@ class _Axes:
         return tuple((self.y(value), _axis_number(value)) for value in values)
 
     def labels(self, starts: Sequence[datetime], show: Show) -> tuple[Label, ...]:
-        """As many as fit without an overlap at each width of the plot."""
+        """Labels for as many windows as fit at each width of the plot without an overlap."""
         steps: list[int] = []
         for pixels in _RANK_PIXELS:
             least = math.ceil(len(starts) * _LABEL_PIXELS / pixels)
@@ -133,7 +133,7 @@ class _Axes:
         return tuple(labels)
 
 
-def plot(windows: Sequence[Counted], at: int, *, keyed: bool, show: Show) -> Plot | None:
+def plot(windows: Sequence[CountedWindow], at: int, *, keyed: bool, show: Show) -> Plot | None:
     """Draw column `at` of some windows, the oldest first. `keyed`: they have a row for each key.
     `show` names a window by its start. Returns None if the column has no number.
     """
@@ -219,7 +219,7 @@ def plot_days(days: Sequence[tuple[datetime, Counts]], *, show: Show) -> Plot | 
 
 
 def _step(span: float) -> float:
-    """1, 2 or 5 times a power of ten: _TICKS of them at least make the span."""
+    """1, 2 or 5 times a power of ten, the largest that fits at least _TICKS times into the span."""
     if span <= 0:
         return 1.0
     rough = span / _TICKS

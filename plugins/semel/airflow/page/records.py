@@ -1,5 +1,5 @@
-"""Records and the declaration behind a batch: its first output rows, its dead letters as a file,
-and the YAML of its pipeline.
+"""Records and declaration of a batch: its first output rows, its dead letters as a file, and the
+YAML of its pipeline.
 """
 
 import base64
@@ -14,7 +14,14 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse
 
 from semel import pipeline
-from semel.airflow.page.common import MayRead, MaySee, page, soon, spec_of, wrong_lines
+from semel.airflow.page.common import (
+    MayRead,
+    MaySee,
+    cached_query,
+    render_page,
+    spec_of,
+    wrong_lines,
+)
 from semel.errors import LimitError, RetryableError, SemelError
 from semel.formats import words
 from semel.pipeline.opening import open_sink
@@ -28,7 +35,7 @@ PAGE_LETTERS_MAX = 10_000
 """Dead letters of a file."""
 
 PAGE_LETTERS_BYTES_MAX = 16 << 20
-"""Bytes of a file of dead letters: it is made in memory."""
+"""Bytes of a file of dead letters, which the server builds in memory."""
 
 _VALUE_CHARS = 200
 
@@ -57,7 +64,7 @@ def declaration(
         text = path.read_text(encoding="utf-8")
     else:
         text = yaml.safe_dump(spec.to_json(), sort_keys=False, allow_unicode=True)
-    return page(
+    return render_page(
         request,
         "declaration.html",
         name=spec.name,
@@ -85,10 +92,10 @@ def rows(
     sample = trouble = None
     try:
         _refuse_without_samples(spec)
-        sample = soon(f"rows {dag_id} {batch_id}", lambda: _sample(spec, batch_id))
+        sample = cached_query(f"rows {dag_id} {batch_id}", lambda: _sample(spec, batch_id))
     except (SemelError, OSError) as error:
         trouble = str(error)
-    return page(
+    return render_page(
         request,
         "rows.html",
         name=spec.name,
@@ -112,7 +119,8 @@ def letters_file(
     """The dead letters of a finalized batch as JSON Lines, each record whole."""
     spec, _ = spec_of(dag_id)
     _refuse_without_samples(spec)
-    content = soon(f"letters file {dag_id} {batch_id}", lambda: _letters_file(spec, batch_id))
+    key = f"letters file {dag_id} {batch_id}"
+    content = cached_query(key, lambda: _letters_file(spec, batch_id))
     if content is None:
         raise RetryableError(
             f"batch {batch_id}: reading its dead letters takes longer than a page waits. "
@@ -125,7 +133,9 @@ def letters_file(
 
 def _refuse_without_samples(spec: Spec) -> None:
     if not spec.limits.log_samples:
-        raise LimitError(f"{spec.name} declares limits.log_samples: false, so no page has records")
+        raise LimitError(
+            f"{spec.name} declares limits.log_samples: false, so these pages do not show records"
+        )
 
 
 def _sample(spec: Spec, batch_id: int) -> tuple[list[str], list[list[str]]]:
@@ -145,12 +155,14 @@ def _sample(spec: Spec, batch_id: int) -> tuple[list[str], list[list[str]]]:
 
 def _short(value: Any) -> str:
     if isinstance(value, bytes):
-        return words.record(value)
-    return "" if value is None else words.shown(str(value), _VALUE_CHARS)
+        return words.record_excerpt(value)
+    return "" if value is None else words.excerpt(str(value), _VALUE_CHARS)
 
 
 def _letters_file(spec: Spec, batch_id: int) -> bytes:
-    """JSON Lines. If a bound left letters out, the last line has their number and the files of all."""
+    """JSON Lines. If a limit cuts the file, the last line has the number of missing letters, and
+    the paths of the complete files.
+    """
     marker = dead_letters.marker_of(spec, batch_id)
     lines: list[bytes] = []
     size = 0

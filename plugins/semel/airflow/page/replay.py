@@ -1,8 +1,8 @@
-"""A replay of an interval from the page of days: shown first, then one run of the DAG is made for
-it, by Airflow's own API.
+"""A replay of an interval from the page Days: a confirmation page, then one run of the DAG, created
+by Airflow's own API.
 
-A run of its own, and no backfill: a backfill clears the runs that made the batches, which then keep
-its configuration, and it cannot be made while another one is at work.
+The replay is a new run and not a backfill: a backfill clears the runs of the batches, which then
+keep its configuration, and Airflow refuses it while another one runs.
 """
 
 import inspect
@@ -25,9 +25,17 @@ from sqlalchemy.exc import IntegrityError
 
 from semel.airflow import replays
 from semel.airflow.page.backfill import MayRun
-from semel.airflow.page.common import declared, is_paused, ledger, own, page, soon, span
-from semel.airflow.page.guard import Token, agreed, sign, write_down
-from semel.airflow.page.shown import PAGE_LINES
+from semel.airflow.page.common import (
+    base_path,
+    cached_query,
+    declared_spec,
+    is_paused,
+    ledger,
+    parse_interval,
+    render_page,
+)
+from semel.airflow.page.content import PAGE_LINES
+from semel.airflow.page.guard import Token, confirmed_values, sign, write_audit_log
 from semel.archive import provenance
 from semel.archive.provenance import CodeDigests
 from semel.declare.durations import format_duration
@@ -42,10 +50,11 @@ from semel.stage.replayed import marker_of
 
 router = APIRouter()
 
-KNOWN = set(inspect.signature(dag_run.trigger_dag_run).parameters) == {
+IS_SUPPORTED = set(inspect.signature(dag_run.trigger_dag_run).parameters) == {
     "dag_id", "body", "dag_bag", "user", "session", "request"
 }  # fmt: skip
-"""Whether this Airflow makes a run as this module does. Else Days has no link to a replay."""
+"""True if this Airflow's function for a run has the expected parameters. If not, Days has no link
+to a replay."""
 
 _Start = Annotated[datetime, Query(alias="from")]
 _End = Annotated[datetime | None, Query(alias="to")]
@@ -54,8 +63,8 @@ _Last = Annotated[date | None, Query()]
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayCandidate:
-    """A batch that would be replayed. `made_by`: the code of its newest output, where its marker
-    tells; `same`: that of now, with the declaration of now.
+    """A batch of the replay. `made_by`: the code of its newest output, None if its marker lacks it.
+    `same`: code and declaration have not changed since that output.
     """
 
     root: Root
@@ -72,25 +81,25 @@ def ask_replay(
     end: _End = None,
     last: _Last = None,
 ) -> HTMLResponse:
-    """Which batches a replay of [start, end) would compute again, to be confirmed. `last`: the last
-    day of it, in the place of its end.
+    """The batches that a replay of [start, end) would compute again, with a form to confirm.
+    `last`: the last day, instead of `end`.
     """
-    spec = declared(dag_id, f"replay {dag_id}")
-    start, end = span(start, end, last)
-    now = provenance.look(spec)
-    which = _which(spec, start, end)
+    spec = declared_spec(dag_id, f"replay {dag_id}")
+    start, end = parse_interval(start, end, last)
+    now = provenance.read_code(spec)
+    which = _replay_arguments(spec, start, end)
     roots = _roots(spec, which)
-    token = found = None
+    token = candidates = None
     if roots and len(roots) <= PAGE_LINES:
-        key = f"replay {spec.name} {spec.digest()} {now.named.digest} {roots}"
-        found = soon(key, lambda: _foreseen(spec, roots, now.named))
-    if found and not any(one.root.why for one in found):
+        key = f"replay {spec.name} {spec.digest()} {now.digests.digest} {roots}"
+        candidates = cached_query(key, lambda: _foresee(spec, roots, now.digests))
+    if candidates and not any(each.root.why for each in candidates):
         wanted = {
             "from": start.isoformat(), "to": end.isoformat(), "batches": roots,
-            "code": now.named.digest, "spec": spec.digest(), "at": datetime.now(UTC).isoformat(),
+            "code": now.digests.digest, "spec": spec.digest(), "at": datetime.now(UTC).isoformat(),
         }  # fmt: skip
         token = sign(user, dag_id, "replay", wanted)
-    return page(
+    return render_page(
         request,
         "replay.html",
         name=spec.name,
@@ -99,9 +108,9 @@ def ask_replay(
         end=end,
         last=(end - timedelta(microseconds=1)).date(),
         count=len(roots),
-        found=found,
-        codes=Counter(one.made_by.digest for one in found or () if one.made_by),
-        code=now.named,
+        found=candidates,
+        codes=Counter(each.made_by.digest for each in candidates or () if each.made_by),
+        code=now.digests,
         paused=is_paused(dag_id),
         keep=format_duration(spec.limits.keep_replaced),
         folder=spec.sink_path() is not None,
@@ -113,35 +122,35 @@ def ask_replay(
 def do_replay(
     request: Request, dag_id: str, user: GetUserDep, token: Token = ""
 ) -> RedirectResponse:
-    """Make the run that was shown: one, also when the form is sent twice."""
-    wanted = agreed(request, token, user, dag_id, "replay")
+    """Create the confirmed run: one, even if the browser sends the form twice."""
+    wanted = confirmed_values(request, token, user, dag_id, "replay")
     run_id = f"manual__{wanted['at']}"
-    where = f"{own(request)}/dags/{quote(dag_id, safe='')}/replay/{quote(run_id, safe='')}"
+    where = f"{base_path(request)}/dags/{quote(dag_id, safe='')}/replay/{quote(run_id, safe='')}"
     try:
-        if not _is_made(dag_id, run_id):
-            _make(request, dag_id, user, wanted, run_id)
+        if not _run_exists(dag_id, run_id):
+            _trigger_run(request, dag_id, user, wanted, run_id)
     except IntegrityError:
-        if not _is_made(dag_id, run_id):  # Else the same form, sent twice, has just made it.
+        if not _run_exists(dag_id, run_id):  # If it does, the form came twice.
             raise
     return RedirectResponse(where, status_code=303)
 
 
-def _is_made(dag_id: str, run_id: str) -> bool:
+def _run_exists(dag_id: str, run_id: str) -> bool:
     with create_session() as session:
-        found = select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
-        return session.scalar(found) is not None
+        query = select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+        return session.scalar(query) is not None
 
 
-def _make(
+def _trigger_run(
     request: Request, dag_id: str, user: Any, wanted: dict[str, Any], run_id: str
 ) -> None:
-    spec = declared(dag_id, f"replay {dag_id}")
+    spec = declared_spec(dag_id, f"replay {dag_id}")
     start, end = (datetime.fromisoformat(wanted[key]) for key in ("from", "to"))
-    roots = _roots(spec, _which(spec, start, end))
-    replays.refuse_other(spec, roots, wanted, next="load the page of days again")
-    write_down(user, dag_id, "semel_replay", {k: wanted[k] for k in ("from", "to", "batches")})
-    shown = {key: wanted[key] for key in ("batches", "code", "spec")}
-    conf: dict[str, Any] = {replays.REPLAY: True, replays.SHOWN: shown}
+    roots = _roots(spec, _replay_arguments(spec, start, end))
+    replays.refuse_changed(spec, roots, wanted, next="load the page Days again")
+    write_audit_log(user, dag_id, "semel_replay", {k: wanted[k] for k in ("from", "to", "batches")})
+    confirmed = {key: wanted[key] for key in ("batches", "code", "spec")}
+    conf: dict[str, Any] = {replays.REPLAY: True, replays.SHOWN_KEY: confirmed}
     between: dict[str, datetime] = {}
     if spec.source.select is Select.INTERVAL:
         between = {"data_interval_start": start, "data_interval_end": end}
@@ -164,18 +173,18 @@ def _make(
     "/dags/{dag_id}/replay/{run_id:path}", response_class=HTMLResponse, dependencies=[MayRun]
 )
 def replaying(request: Request, dag_id: str, run_id: str) -> HTMLResponse:
-    """That the run was made, and what comes next."""
-    return page(request, "replaying.html", name=dag_id, run_id=run_id)
+    """A page after the creation of the run, with the next steps."""
+    return render_page(request, "replaying.html", name=dag_id, run_id=run_id)
 
 
-def _which(spec: Spec, start: datetime, end: datetime) -> dict[str, Any]:
-    """What the run replays: its interval; where the pipeline has no intervals, the numbers from the
-    first to the last batch that committed in that time.
+def _replay_arguments(spec: Spec, start: datetime, end: datetime) -> dict[str, Any]:
+    """Arguments of `roots`: the interval. If the pipeline has no intervals: the numbers of the
+    first and the last batch that committed in that time.
     """
     if spec.source.select is Select.INTERVAL:
         return {"interval": (start, end)}
-    found = _roots(spec, {"interval": (start, end)})
-    return {"batches": (min(found), max(found))} if found else {"interval": (start, end)}
+    roots = _roots(spec, {"interval": (start, end)})
+    return {"batches": (min(roots), max(roots))} if roots else {"interval": (start, end)}
 
 
 def _roots(spec: Spec, which: dict[str, Any]) -> list[int]:
@@ -185,18 +194,18 @@ def _roots(spec: Spec, which: dict[str, Any]) -> list[int]:
         return []
 
 
-def _foreseen(spec: Spec, roots: list[int], now: CodeDigests) -> list[ReplayCandidate]:
-    """What a new request would replay, batch by batch."""
+def _foresee(spec: Spec, roots: list[int], now: CodeDigests) -> list[ReplayCandidate]:
+    """The batches that a new request would replay."""
     with ledger().transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
-    found = [replay.look(ledger(), spec, root, "") for root in roots]
-    return [_made(spec, pipeline, root, now) for root in found]
+    present = [replay.check_root(ledger(), spec, root, "") for root in roots]
+    return [_candidate(spec, pipeline, root, now) for root in present]
 
 
-def _made(spec: Spec, pipeline: Pipeline, root: Root, now: CodeDigests) -> ReplayCandidate:
+def _candidate(spec: Spec, pipeline: Pipeline, root: Root, now: CodeDigests) -> ReplayCandidate:
     if root.why is not None:
         return ReplayCandidate(root=root, made_by=None, same=False)
     marker = marker_of(pipeline, root.batch_id, root.generation)
-    made = marker.code
-    same = made is not None and made.digest == now.digest and marker.spec_digest == spec.digest()
-    return ReplayCandidate(root=root, made_by=made, same=same)
+    code = marker.code
+    same = code is not None and code.digest == now.digest and marker.spec_digest == spec.digest()
+    return ReplayCandidate(root=root, made_by=code, same=same)

@@ -1,4 +1,4 @@
-"""Values in words, for the pages' templates."""
+"""Formats values for the pages' templates."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -15,7 +15,7 @@ SYMBOLS = {
     CellState.FAILED: "!",
     CellState.IN_WORK: "▶",
     CellState.WAITING: "…",
-    CellState.DONE: "●",
+    CellState.BATCHES_FINALIZED: "●",
     CellState.EMPTY: "?",
     CellState.NOTHING: "·",
     CellState.NO_BATCH: "·",
@@ -27,7 +27,7 @@ SYMBOLS = {
     complete.WindowState.BEFORE: "·",
     complete.WindowState.HELD: "◐",
 }
-"""Beside its colour, so that a state can be told without one."""
+"""A symbol for each state, so that nobody has to tell states by colour alone."""
 
 _STEPS = ((86_400 * 2, 86_400, "d"), (3_600 * 2, 3_600, "h"), (120, 60, "min"))
 
@@ -42,12 +42,12 @@ def number(value: int) -> str:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value of a row counts something."""
+    """True if a value of a row is a number, and not a boolean."""
     return isinstance(value, int | Decimal) and not isinstance(value, bool)
 
 
 def cell(value: object) -> str:
-    """A value of a row; nothing for none."""
+    """A value of a row. None becomes an empty text."""
     if isinstance(value, datetime):
         return moment(value if value.tzinfo else value.replace(tzinfo=UTC))
     if is_number(value):
@@ -56,17 +56,17 @@ def cell(value: object) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """A moment to the second, in UTC; nothing for none."""
+    """A time to the second, in UTC. None becomes an empty text."""
     return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def starting(at: datetime) -> str:
-    """The start of an interval in UTC: its day, with the minute unless that is midnight."""
+    """The start of an interval in UTC: its day, and the minute if it is not midnight."""
     return moment(at)[:16].removesuffix(" 00:00")
 
 
 def ago(at: datetime | None, now: datetime) -> str:
-    """How long ago: `3 d`, `5 h`, `12 min`, `40 s`."""
+    """The time since a moment: `3 d`, `5 h`, `12 min`, `40 s`."""
     if at is None:
         return ""
     seconds = max(0, (now - at).total_seconds())
@@ -77,5 +77,5 @@ def ago(at: datetime | None, now: datetime) -> str:
 
 
 def seconds(start: datetime | None, end: datetime | None) -> str:
-    """How long something took."""
+    """A duration in seconds. Empty if its start or end is unknown."""
     return "" if start is None or end is None else f"{(end - start).total_seconds():,.1f} s"

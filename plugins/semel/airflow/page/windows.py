@@ -1,4 +1,4 @@
-"""The page of a pipeline's windows: what is complete, what was counted in each, and its plot."""
+"""The page of a pipeline's windows: their state, their aggregate rows and a plot."""
 
 from datetime import UTC, datetime
 from functools import partial
@@ -13,13 +13,13 @@ from semel.airflow.page.common import (
     MaySee,
     Since,
     Until,
-    day,
+    cached_query,
+    has_right,
     ledger,
-    may,
     may_read,
-    page,
-    sight,
-    soon,
+    parse_day,
+    render_page,
+    source_sight,
     spec_of,
 )
 from semel.airflow.page.plot import HEIGHT, plot
@@ -28,7 +28,7 @@ from semel.declare.parts import Select
 from semel.errors import SemelError
 from semel.model.complete import WindowState
 from semel.pipeline.spec import Spec
-from semel.reports import completeness, counted
+from semel.reports import completeness, window_rows
 
 _DAY_SECONDS = 86_400
 
@@ -45,49 +45,49 @@ def windows(
     level: Annotated[int, Query(ge=0)] = 0,
     column: str = "",
 ) -> HTMLResponse:
-    """Which windows are complete; with `aggregate` and the right to read records, their rows."""
+    """The state of each window. With `aggregate` and the right to read records, also their rows."""
     spec, declared = spec_of(dag_id)
-    asked = {"since": day(since), "until": day(until), "now": datetime.now(UTC)}
-    known = completeness.windows(ledger(), spec, **asked)
-    found = drawn = trouble = None
+    span = {"since": parse_day(since), "until": parse_day(until), "now": datetime.now(UTC)}
+    states = completeness.windows(ledger(), spec, **span)
+    rows = drawn = trouble = None
     levels = spec.aggregate.by if spec.aggregate else ()
     level = min(level, len(levels) - 1)
-    reads = bool(levels) and may(may_read, request, user)
+    reads = bool(levels) and has_right(may_read, request, user)
     if reads:
         key = f"counted {spec.name} {spec.digest()} {level} {since} {until}"
         try:
-            found = soon(
-                key, lambda: counted.counted(ledger(), spec, known, level=level, **asked)
+            rows = cached_query(
+                key, lambda: window_rows.read_windows(ledger(), spec, states, level=level, **span)
             )
         except (SemelError, OSError) as error:
             trouble = str(error)
-    named = partial(_named, spec)
-    seen, unseen = sight(spec) if declared else (None, None)
+    named = partial(_window_name, spec)
+    source, no_source = source_sight(spec) if declared else (None, None)
     dated = spec.source.select is Select.INTERVAL and spec.source.dated
     names = [*spec.aggregate.columns] if spec.aggregate else []
-    if found is not None:
+    if rows is not None:
         numbers = [
             name for at, name in enumerate(names)
-            if any(is_number(values[at]) for w in found.windows for _, values in w.rows)
+            if any(is_number(values[at]) for w in rows.windows for _, values in w.rows)
         ]  # fmt: skip
         column = column if column in numbers else next(iter(numbers), "")
         if column:
             drawn = plot(
-                found.windows[::-1], names.index(column), keyed=bool(levels[level]),
+                rows.windows[::-1], names.index(column), keyed=bool(levels[level]),
                 show=named,
             )  # fmt: skip
-    return page(
+    return render_page(
         request,
         "windows.html",
         name=spec.name,
         spec=spec,
-        known=known,
-        states=[s for s in WindowState if any(one.state is s for one in known.windows)],
+        known=states,
+        states=[s for s in WindowState if any(each.state is s for each in states.windows)],
         levels=[", ".join(keys) for keys in levels],
         level=level,
         column=column,
         columns=names,
-        found=found,
+        found=rows,
         reads=reads,
         trouble=trouble,
         plot=drawn,
@@ -96,16 +96,16 @@ def windows(
         clock=partial(_clock, spec),
         zone=_zone(spec),
         delay=spec.delay,
-        seen=seen,
-        unseen=unseen,
-        unread=seen.unread if seen and dated else None,
+        seen=source,
+        unseen=no_source,
+        unread=source.unread if source and dated else None,
         since=since,
         until=until,
     )
 
 
-def _named(spec: Spec, start: datetime) -> str:
-    """What a window that begins then is called, by its clock."""
+def _window_name(spec: Spec, start: datetime) -> str:
+    """The name of a window: its start by the clock of the windows, or its day."""
     if spec.window is None or spec.window.windows.slices.seconds % _DAY_SECONDS:
         return _clock(spec, start)
     return _clock(spec, start)[: len("2026-11-01")]
@@ -116,5 +116,5 @@ def _zone(spec: Spec) -> str:
 
 
 def _clock(spec: Spec, at: datetime) -> str:
-    """A moment by the clock of the windows."""
+    """A time by the clock of the windows."""
     return f"{at.astimezone(ZoneInfo(_zone(spec))):%Y-%m-%d %H:%M}"

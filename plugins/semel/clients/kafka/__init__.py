@@ -1,5 +1,5 @@
-"""Kafka clusters: how one is declared, reached and asked, and what its errors mean.
+"""Kafka clusters: their settings, clients and errors, for the source and the sink.
 
-Shared by the source and the sink. The client is confluent-kafka (librdkafka), imported only where
-it is used: it belongs to the extra `semel[kafka]`.
+The client is confluent-kafka (librdkafka), of the extra `semel[kafka]`. Modules import it only
+within the functions that use it.
 """

@@ -1,4 +1,4 @@
-"""A cluster as a pipeline declares it: clients for it, and what their errors mean."""
+"""Open clients for a declared cluster, and translate their errors."""
 
 import logging
 import re
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from semel import limits
-from semel.clients.connection import installed
-from semel.clients.kafka.connection import config_of, servers_of, without_secrets
+from semel.clients.connection import require_package
+from semel.clients.kafka.connection import cluster_settings, remove_secrets, sorted_servers
 from semel.errors import SemelError, TerminalError, UnavailableError
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 ANSWER_SECONDS = 8
-"""A cluster that does not answer for so long is away: errors come within ten seconds."""
+"""Longest wait for a cluster's answer, so that an error comes within ten seconds."""
 
 _STEP_SECONDS = 0.1
-"""How long one call waits before errors of the client's threads are asked for."""
+"""How often a waiting call polls for errors of the client's threads."""
 
 _LOG = logging.getLogger("semel.kafka")  # librdkafka's own lines, which go to stderr otherwise.
 _LOG.addHandler(logging.NullHandler())
@@ -36,7 +36,7 @@ _MOVING = (
     "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "REPLICA_NOT_AVAILABLE",
     "UNKNOWN_LEADER_EPOCH", "FENCED_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE", "_NOENT",
 )  # fmt: skip
-"""The leader of a partition changes, as when a broker is started: it has another one soon."""
+"""A partition has no leader for a moment, for example while a broker restarts."""
 
 _AWAY = (
     "_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_RESOLVE",
@@ -44,24 +44,24 @@ _AWAY = (
     "COORDINATOR_LOAD_IN_PROGRESS", "BROKER_NOT_AVAILABLE", "NOT_ENOUGH_REPLICAS", *_MOVING,
 )  # fmt: skip
 
-_GONE = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
+_DELETED = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
 
 _REMEDIES = {
     ("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"):
-        "restore the topic, correct its name, or let the user of the connection see it",
+        "Restore the topic, correct its name, or grant the user of the connection Describe on it",
     ("INVALID_TRANSACTION_TIMEOUT",):
-        "let transaction.max.timeout.ms of its brokers be "
+        "Set transaction.max.timeout.ms of its brokers to "
         f"{limits.KAFKA_TRANSACTION_SECONDS * 1000} or more",
     ("POLICY_VIOLATION", "INVALID_REPLICATION_FACTOR", "INVALID_PARTITIONS", "INVALID_CONFIG"):
-        "make the topic by hand, as docs/kafka.md shows",
+        "Create the topic by hand, as docs/kafka.md shows",
     ("UNSUPPORTED_VERSION", "UNSUPPORTED_FOR_MESSAGE_FORMAT", "_UNSUPPORTED_FEATURE"):
-        "its brokers are too old, or keep messages in a format that is: upgrade them",
+        "Upgrade its brokers or their message format, which is too old",
 }  # fmt: skip
-"""What somebody has to change, by what the client says."""
+"""The operator's remedy, by error codes."""
 
 _WAIT = {
     "socket.connection.setup.timeout.ms": 5000,
-    # The first thing that a client asks of any broker waits for half of this.
+    # A client's first request to any broker waits for half of this.
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 1000,
     "log_level": 3,
@@ -70,9 +70,9 @@ _WAIT = {
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A Kafka cluster, by its Airflow connection or its addresses. It goes to tasks as it is.
+    """A Kafka cluster, by its Airflow connection or its addresses.
 
-    It holds no secret: each process that asks looks the connection up.
+    semel sends it to tasks. It does not hold secrets: each process looks the connection up.
     """
 
     connection: str | None = None
@@ -84,34 +84,34 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Canonical, without secrets: `kafka://host:port,host:port`."""
-        return f"kafka://{servers_of(self._config())}"
+        """`kafka://host:port,host:port`: sorted, without secrets."""
+        return f"kafka://{sorted_servers(self._config())}"
 
     def _config(self) -> dict[str, Any]:
-        return config_of(self.connection, self.servers)
+        return cluster_settings(self.connection, self.servers)
 
     @contextmanager
     def consumer(self, **config: Any) -> Iterator["Consumer"]:
-        """A consumer that commits nothing, for the length of a block; its errors in semel's words.
+        """A consumer for one block, without auto-commit. Raises SemelErrors.
 
         `config`: settings of librdkafka, with `_` for `.`.
         """
-        kafka = client()
+        kafka = kafka_package()
         values = {"group_id": "semel", "enable_auto_commit": False, **config}
         with self._within(values) as settings:
             consumer = kafka.Consumer(settings, logger=_LOG)
             try:
                 yield consumer
             except kafka.KafkaException:
-                consumer.poll(0)  # Hands out what the threads of the client have met.
+                consumer.poll(0)  # Reports errors of the client's threads to `error_cb`.
                 raise
             finally:
                 consumer.close()
 
     @contextmanager
     def producer(self, **config: Any) -> Iterator["Producer"]:
-        """The same of a producer. What it has not sent at the end of the block is forgotten."""
-        kafka = client()
+        """A producer for one block. At its end semel discards unsent messages."""
+        kafka = kafka_package()
         with self._within(config) as settings:
             producer = kafka.Producer(settings, logger=_LOG)
             try:
@@ -124,8 +124,8 @@ class Cluster:
 
     @contextmanager
     def admin(self) -> Iterator["AdminClient"]:
-        """The same of an admin client. Its futures raise the same errors."""
-        kafka = client()
+        """An admin client for one block. Its futures raise SemelErrors, too."""
+        kafka = kafka_package()
         from confluent_kafka.admin import AdminClient
 
         with self._within({}) as settings:
@@ -138,85 +138,87 @@ class Cluster:
 
     @contextmanager
     def _within(self, config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The settings of a client, and its errors as SemelErrors."""
-        kafka = client()
-        met: list[KafkaError] = []
+        """Settings for a client, whose errors within the block become SemelErrors."""
+        kafka = kafka_package()
+        earlier_errors: list[KafkaError] = []
 
-        def heard(error: "KafkaError") -> None:
-            """Called while a client is asked: what is raised here ends that call."""
-            met.append(error)
-            if _of_login(error) or _of_tls(error):
+        def record_error(error: "KafkaError") -> None:
+            """The client calls this during a poll. An exception ends the polling call."""
+            earlier_errors.append(error)
+            if _is_refused_login(error) or _is_refused_tls(error):
                 raise kafka.KafkaException(error)
 
-        reached = self._config()
-        own = {key.replace("_", "."): value for key, value in config.items()}
+        connection = self._config()
+        options = {key.replace("_", "."): value for key, value in config.items()}
         try:
-            yield {**reached, **_WAIT, **own, "error_cb": heard}
+            yield {**connection, **_WAIT, **options, "error_cb": record_error}
         except kafka.KafkaException as error:
-            # Its words may hold a setting: they are quoted in `meaning`, and nowhere else.
-            said = error.args[0]
-            if not isinstance(said, kafka.KafkaError):
-                said = kafka.KafkaError(kafka.KafkaError._FAIL, str(error))
-            raise meaning(self, said, met, reached) from None
+            # The text may contain a secret setting. Only `translate_error` quotes it.
+            kafka_error = error.args[0]
+            if not isinstance(kafka_error, kafka.KafkaError):
+                kafka_error = kafka.KafkaError(kafka.KafkaError._FAIL, str(error))
+            raise translate_error(self, kafka_error, earlier_errors, connection) from None
 
 
-def client() -> Any:
-    """The package confluent_kafka. TerminalError: it is not installed here."""
-    with installed("Kafka", "kafka"):
+def kafka_package() -> Any:
+    """The package confluent_kafka. Raises TerminalError if it is not installed."""
+    with require_package("Kafka", "kafka"):
         import confluent_kafka
     return confluent_kafka
 
 
-def answered(admin: "AdminClient", future: Future) -> Any:
-    """What an admin client is answered. A refused login or certificate ends the wait at once."""
+def await_answer(admin: "AdminClient", future: Future) -> Any:
+    """The result of an admin client's future. A refused login or certificate ends the wait."""
     deadline = time.monotonic() + ANSWER_SECONDS
     while True:
         try:
             return future.result(timeout=_STEP_SECONDS)
         except TimeoutError:
             admin.poll(0)
-            if time.monotonic() > deadline + 1:  # The client's own bound has better words.
-                codes = client().KafkaError
-                raise client().KafkaException(codes(codes._TIMED_OUT)) from None
+            if time.monotonic() > deadline + 1:  # The client's own timeout has a better message.
+                codes = kafka_package().KafkaError
+                raise kafka_package().KafkaException(codes(codes._TIMED_OUT)) from None
 
 
-def offsets_of(
+def query_offsets(
     admin: "AdminClient",
     wanted: "Mapping[TopicPartition, OffsetSpec]",
     *,
     committed: bool,
 ) -> "dict[TopicPartition, ListOffsetsResultInfo]":
-    """One offset of each partition, all of them asked at once; `committed`: as a committed reader
-    sees it. While the leader of one changes, all are asked again.
+    """Query one offset of each partition in one request, and again while a leader changes.
+
+    `committed`: as a reader with isolation level read_committed sees it.
     """
     if not wanted:
         return {}
-    kafka = client()
+    kafka = kafka_package()
     moving = {getattr(kafka.KafkaError, name) for name in _MOVING}
     level = kafka.IsolationLevel
     deadline = time.monotonic() + ANSWER_SECONDS
     while True:
-        asked = admin.list_offsets(
+        futures = admin.list_offsets(
             dict(wanted),
             isolation_level=level.READ_COMMITTED if committed else level.READ_UNCOMMITTED,
             request_timeout=ANSWER_SECONDS,
         )
         try:
-            return {part: answered(admin, future) for part, future in asked.items()}
+            return {part: await_answer(admin, future) for part, future in futures.items()}
         except kafka.KafkaException as error:
             if error.args[0].code() not in moving or time.monotonic() > deadline:
                 raise
             admin.poll(_STEP_SECONDS)
 
 
-def of(what: str, error: "KafkaError") -> "KafkaError":
-    """The same error, that says what it is of."""
-    return client().KafkaError(error.code(), f"{what}: {error.str()}", retriable=error.retriable())
+def prefix_error(thing: str, error: "KafkaError") -> "KafkaError":
+    """The same error, with the name of a topic or partition before its text."""
+    text = f"{thing}: {error.str()}"
+    return kafka_package().KafkaError(error.code(), text, retriable=error.retriable())
 
 
-def listed(admin: "AdminClient") -> dict[str, Any]:
-    """All topics that the user may see, by name. Waits as `answered` does."""
-    kafka = client()
+def query_topics(admin: "AdminClient") -> dict[str, Any]:
+    """All topics that the user may see, by name. Waits as `await_answer` does."""
+    kafka = kafka_package()
     deadline = time.monotonic() + ANSWER_SECONDS
     while True:
         try:
@@ -227,87 +229,87 @@ def listed(admin: "AdminClient") -> dict[str, Any]:
                 raise
 
 
-def meaning(
+def translate_error(
     cluster: Cluster,
     error: "KafkaError",
-    met: "list[KafkaError]",
+    earlier_errors: "list[KafkaError]",
     config: Mapping[str, Any] | None = None,
 ) -> SemelError:
-    """What an error of the client says to an operator.
+    """Translate an error of the client for an operator.
 
-    `met`: what its threads have met before: why a cluster does not answer is told there alone.
-    `config`: the client's settings, whose secrets the message leaves out.
+    `earlier_errors`: from the client's threads; only they say why a cluster does not answer.
+    `config`: the client's settings. The message leaves their secrets out.
     """
-    codes = client().KafkaError
+    codes = kafka_package().KafkaError
 
-    def said(error: "KafkaError") -> str:
-        return without_secrets(_said(error), config or {})
+    def text(error: "KafkaError") -> str:
+        return remove_secrets(_error_text(error), config or {})
 
-    if login := next((e for e in (error, *met) if _of_login(e)), None):
+    if login := next((e for e in (error, *earlier_errors) if _is_refused_login(e)), None):
         return TerminalError(
-            f"{cluster} refuses the login ({said(login)}); correct user, password and "
+            f"{cluster} refuses the login ({text(login)}). Correct user, password and "
             "sasl.mechanism of its connection"
         )
-    if secure := next((e for e in (error, *met) if _of_tls(e)), None):
+    if secure := next((e for e in (error, *earlier_errors) if _is_refused_tls(e)), None):
         return TerminalError(
-            f"{cluster} and this side do not agree on TLS ({said(secure)}); correct "
+            f"{cluster} and semel do not agree on TLS ({text(secure)}). Correct "
             "security.protocol and the certificates (ssl.*) of its connection"
         )
     if error.code() == codes._INVALID_ARG:
         return TerminalError(
-            f"{cluster}: its connection has a setting that librdkafka does not take "
-            f"({said(error)}); correct it"
+            f"{cluster}: its connection has a setting that librdkafka does not accept "
+            f"({text(error)}). Correct it"
         )
     if error.code() in {getattr(codes, name) for name in _NO_RIGHT}:
         hidden = error.code() == codes.TOPIC_AUTHORIZATION_FAILED
         return TerminalError(
-            f"{cluster} does not give the user of the connection a right ({said(error)}); give it "
+            f"{cluster}: the user of the connection lacks a right ({text(error)}). Grant it "
             "the rights that docs/kafka.md lists"
-            + (", and make the topic if there is none of this name" if hidden else "")
+            + (", and create the topic if it does not exist" if hidden else "")
         )
     if error.code() in {getattr(codes, name) for name in _AWAY}:
-        why = next((e for e in met if e.code() in (codes._TRANSPORT, codes._RESOLVE)), error)
+        connecting = (codes._TRANSPORT, codes._RESOLVE)
+        cause = next((e for e in earlier_errors if e.code() in connecting), error)
         return UnavailableError(
-            f"{cluster} does not answer ({said(why)}); start it, or correct its address or "
+            f"{cluster} does not answer ({text(cause)}). Start it, or correct its address or "
             "security.protocol"
         )
-    if error.code() in {getattr(codes, name) for name in _GONE}:
+    if error.code() in {getattr(codes, name) for name in _DELETED}:
         return UnavailableError(
-            f"{cluster}: messages that were to be read were deleted meanwhile ({said(error)}); run "
+            f"{cluster} deleted messages while semel was about to read them ({text(error)}). Run "
             "this again"
         )
     for names, remedy in _REMEDIES.items():
         if error.code() in {getattr(codes, name) for name in names}:
-            return TerminalError(f"{cluster}: {said(error)}; {remedy}")
-    # What one producer, or one transaction, cannot do any more the next one may.
+            return TerminalError(f"{cluster}: {text(error)}. {remedy}")
+    # The next attempt has another producer and another transaction.
     if error.retriable() or error.fatal() or error.txn_requires_abort():
-        return UnavailableError(f"{cluster}: {said(error)}; run this again")
-    return TerminalError(f"{cluster}: {said(error)}; the logs of its brokers may say more")
+        return UnavailableError(f"{cluster}: {text(error)}. Run this again")
+    return TerminalError(f"{cluster}: {text(error)}. See the logs of its brokers")
 
 
 _PASSING = ("transport failure", "timed out", "disconnected")
-"""A login that fails with these words was cut off, and not refused."""
+"""The text of a login that failed because the connection broke, not because of its password."""
 
 _REFUSED = ("certificate", "alert unknown ca", "alert handshake failure", "wrong version number")
-"""Words about TLS for what does not pass. A broken connection has others: a load balancer in front
-of a broker that is away takes a client, and ends the connection in the middle of the handshake."""
+"""The text of a refused TLS handshake. A load balancer in front of a stopped broker accepts a
+client and breaks the connection during the handshake: that error has another text."""
 
 
-def _of_login(error: "KafkaError") -> bool:
-    """Whether a login is refused."""
-    codes, words = client().KafkaError, error.str().lower()
+def _is_refused_login(error: "KafkaError") -> bool:
+    codes, words = kafka_package().KafkaError, error.str().lower()
     of_login = error.code() in (codes._AUTHENTICATION, codes.SASL_AUTHENTICATION_FAILED)
     return of_login and not any(word in words for word in _PASSING)
 
 
-def _of_tls(error: "KafkaError") -> bool:
-    """Whether TLS is refused. A refusal by the other side comes as a broken connection."""
-    codes, words = client().KafkaError, error.str().lower()
+def _is_refused_tls(error: "KafkaError") -> bool:
+    """True if either side refuses TLS. A broker refuses it by breaking the connection."""
+    codes, words = kafka_package().KafkaError, error.str().lower()
     of_tls = error.code() == codes._SSL or (error.code() == codes._TRANSPORT and "ssl " in words)
     return of_tls and any(word in words for word in _REFUSED)
 
 
-def _said(error: "KafkaError") -> str:
-    """What the client says, on one line: the same each time."""
+def _error_text(error: "KafkaError") -> str:
+    """The client's message on one line, without times, so that it is the same each time."""
     words = re.sub(r"\(after \d+ms in state \w+\)", "", error.str())
     return " ".join(f"{error.name()}: {words}".split())[:300]

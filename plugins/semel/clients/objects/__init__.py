@@ -1,7 +1,7 @@
-"""Objects of S3, Google Cloud Storage and Azure, by obstore: what is asked, and what errors mean.
+"""Read and write objects of S3, Google Cloud Storage and Azure with obstore; translate its errors.
 
-No object is ever read as another one than it was listed as: each read names the etag it means.
-None is written over: a put is refused where an object is.
+Each read names the etag of the listed version, so semel never reads another version as that one.
+A put creates an object or fails: semel never overwrites an object that it does not name by etag.
 """
 
 import errno
@@ -13,17 +13,17 @@ from datetime import datetime
 from typing import Any
 
 from semel import settings
-from semel.clients.objects.access import UPLOAD_SECONDS, StoreLocation, opened
+from semel.clients.objects.access import UPLOAD_SECONDS, StoreLocation, open_store
 from semel.errors import SemelError, TerminalError, UnavailableError
 
 KEYS_AT_ONCE = 1_000
-"""Keys of one answer to a listing, the services' own limit."""
+"""Keys of one answer to a list request, the services' own limit."""
 
 SMALL_BYTES = 256 << 10
-"""What is sent within IDLE_SECONDS. A larger put has more time, as its answer comes last."""
+"""The client sends so much within IDLE_SECONDS. A larger put has UPLOAD_SECONDS for its answer."""
 
-ANOTHER = "another version is there now"
-"""Why an object that is there is not the one that was listed."""
+CHANGED = "it was replaced by another version"
+"""The reason if an object exists with another etag than the listed one."""
 
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 _NO_KEYS = (
@@ -31,15 +31,16 @@ _NO_KEYS = (
     "AuthenticationFailed", "InvalidClientTokenId", "UnrecognizedClientException",
 )  # fmt: skip
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-_ELSEWHERE = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint")
+_WRONG_REGION = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint")
 _ARCHIVED = ("InvalidObjectState", "BlobArchived", "ArchivedBlob")
-_DENIED, _GONE, _UNAUTHORIZED, _TOO_MANY, _FAILS, _LACKS = 403, 404, 401, 429, 500, 501
+_DENIED, _NOT_FOUND, _UNAUTHORIZED = 403, 404, 401
+_TOO_MANY, _SERVER_ERROR, _NOT_IMPLEMENTED = 429, 500, 501
 
 
 @dataclass(frozen=True, kw_only=True)
 class Object:
-    """An object as it is listed. `key`: below the store's prefix. `size`: its bytes. `etag`: what
-    changes with its content, without quotes; it is no digest that one could compute.
+    """An object of a listing. `key`: relative to the store's prefix. `size`: in bytes. `etag`:
+    changes with the content; without quotes. semel cannot compute it from the bytes.
     """
 
     key: str
@@ -50,11 +51,11 @@ class Object:
 
 
 class Store:
-    """The objects below a prefix of a bucket. It may be used by several threads.
+    """The objects below a prefix of a bucket. Several threads may use it.
 
-    Errors of all methods: UnavailableError: the service is away, or too busy. TerminalError: there
-    is no such bucket, or it does not take these credentials. PermissionError: not for this object;
-    or it is archived, and must be restored before anybody reads it.
+    All methods raise UnavailableError if the service does not answer or is too busy. They raise
+    TerminalError if the bucket does not exist or refuses the credentials, and PermissionError if
+    those do not suffice for an object, or if it is archived and needs a restore.
     """
 
     def __init__(
@@ -63,95 +64,95 @@ class Store:
         connection: str | None,
         find: Callable[[str], str | None] = settings.connection,
     ) -> None:
-        """`url`: s3://bucket/prefix, gs:// or az://. `connection`: an Airflow connection; None: the
-        machine's own credentials. TerminalError: obstore is not installed, or has no use for it.
+        """`url`: s3://bucket/prefix, gs:// or az://. `connection`: an Airflow connection, or None
+        for the machine's own credentials. Raises TerminalError if obstore is missing or refuses it.
         """
         self.place = StoreLocation.of(url)
-        self._store, self._who = opened(self.place, connection, find)
-        self._patient, _ = opened(self.place, connection, find, UPLOAD_SECONDS)
+        self._store, self._identity = open_store(self.place, connection, find)
+        self._patient, _ = open_store(self.place, connection, find, UPLOAD_SECONDS)
 
     def list(self, folder: str = "", after: str | None = None) -> Iterator[list[Object]]:
-        """The objects below a folder (a prefix that ends before a slash), by ascending keys, some
-        KEYS_AT_ONCE at a time. `after`: only those whose keys are greater.
+        """Yield the objects below a folder (a prefix that ends before a slash), by ascending keys,
+        about KEYS_AT_ONCE at a time. `after`: only greater keys.
 
-        TerminalError also where a key is one that no path can have, such as one with a line break.
+        Also raises TerminalError if a key cannot be a path, for example because of a line break.
         """
         import obstore
         from obstore.exceptions import InvalidPathError
 
         try:
-            with self._asked(folder or str(self.place), "ListBucket"):
+            with self._translate_errors(folder or str(self.place), "ListBucket"):
                 pages = obstore.list(
                     self._store, folder or None, offset=after, chunk_size=KEYS_AT_ONCE
                 )
             while True:
-                with self._asked(folder or str(self.place), "ListBucket"):
+                with self._translate_errors(folder or str(self.place), "ListBucket"):
                     page = next(iter(pages), None)
                 if page is None:
                     return
-                yield [_object(found) for found in page]
+                yield [_listed_object(found) for found in page]
         except InvalidPathError as error:
             key = re.search(r'path: ("(?:[^"\\]|\\.)*")', str(error))
             raise TerminalError(
-                f"below {self.place} is an object whose key no path can have"
-                f"{f', {key[1]}' if key else ''}: it has an empty part, one of dots or a control "
-                "character; rename it, or narrow the URL"
+                f"{self.place} has an object that semel cannot list, because its key has //, /./, "
+                f"/../ or a control character{f': {key[1]}' if key else ''}. Rename it, or choose "
+                "a URL below this one"
             ) from None
 
     def head(self, key: str) -> tuple[Object, dict[str, str]]:
-        """What there is under a key, and its metadata. FileNotFoundError: nothing."""
+        """The object of a key, and its metadata. Raises FileNotFoundError if it does not exist."""
         import obstore
 
-        with self._asked(key, "GetObject"):
-            found = obstore.get(self._store, key, options={"head": True})
-            return _object(found.meta), {k: str(v) for k, v in found.attributes.items()}
+        with self._translate_errors(key, "GetObject"):
+            answer = obstore.get(self._store, key, options={"head": True})
+            return _listed_object(answer.meta), {k: str(v) for k, v in answer.attributes.items()}
 
     def ends_in_slash(self, key: str) -> bool:
-        """Whether the object that is listed as `key` has a slash at its key's end. The client
-        leaves that out, so it lists the object below itself, and reads nothing by the key.
+        """True if the key of the object listed as `key` ends in a slash. obstore drops that slash,
+        so it lists the object below itself and cannot read it.
         """
         page = next(self.list(key), [])
         return any(found.key == key for found in page[:1])
 
     def read(self, key: str, etag: str, start: int, end: int) -> bytes:
-        """The bytes [start, end) of an object, which are there. FileNotFoundError: it is gone, or
-        its etag is another one by now.
+        """The bytes [start, end) of an object, which must have them. Raises FileNotFoundError if
+        the object was deleted or has another etag.
         """
         import obstore
 
         if start >= end:
             return b""
-        with self._asked(key, "GetObject"):
+        with self._translate_errors(key, "GetObject"):
             options = {"if_match": f'"{etag}"', "range": (start, end)}
-            found = obstore.get(self._store, key, options=options)
-            self._check(key, etag, found)
-            return bytes(found.bytes())
+            answer = obstore.get(self._store, key, options=options)
+            self._check_etag(key, etag, answer)
+            return bytes(answer.bytes())
 
     def chunks(self, key: str, etag: str, start: int, end: int, size: int) -> Iterator[memoryview]:
-        """The same, in chunks of at least `size` bytes but for the last: one answer's."""
+        """Like `read`, but yields one answer in chunks of at least `size` bytes (not the last)."""
         import obstore
 
-        with self._asked(key, "GetObject"):
+        with self._translate_errors(key, "GetObject"):
             options = {"if_match": f'"{etag}"', "range": (start, end)}
-            found = obstore.get(self._store, key, options=options)
-            self._check(key, etag, found)
-            pieces = iter(found.stream(size))
+            answer = obstore.get(self._store, key, options=options)
+            self._check_etag(key, etag, answer)
+            pieces = iter(answer.stream(size))
         while True:
-            with self._asked(key, "GetObject"):
+            with self._translate_errors(key, "GetObject"):
                 piece = next(pieces, None)
             if piece is None:
                 return
             yield memoryview(piece)
 
-    def _check(self, key: str, etag: str, found: Any) -> None:
-        """Some services pass over If-Match: the answer says what it is of."""
-        if _bare(found.meta["e_tag"]) != etag:
-            raise FileNotFoundError(errno.ESTALE, ANOTHER, key)
+    def _check_etag(self, key: str, etag: str, answer: Any) -> None:
+        """Compare the answer's etag, because some services ignore If-Match."""
+        if _unquote(answer.meta["e_tag"]) != etag:
+            raise FileNotFoundError(errno.ESTALE, CHANGED, key)
 
-    # One request: an upload in parts would write over what is there.
+    # One request: an upload in parts would overwrite an existing object.
     def create(self, key: str, data: bytes, metadata: Mapping[str, str]) -> bool:
-        """Put an object where none is. Returns False where one is: perhaps one's own, of a try
-        whose answer was lost; what `head` says of it tells. UnavailableError: none is there yet.
+        """Put a new object. Returns False if the key exists; it may be our own object, of a try
+        whose answer was lost, which `head` shows. After UnavailableError the key does not exist.
         """
         from obstore.exceptions import AlreadyExistsError
 
@@ -159,7 +160,7 @@ class Store:
             self._put(key, data, metadata, "create")
         except AlreadyExistsError:
             return False
-        except UnavailableError:  # Servers end the connection of a large put that they refuse.
+        except UnavailableError:  # Servers break the connection of a large put that they refuse.
             try:
                 self.head(key)
             except FileNotFoundError:
@@ -173,8 +174,8 @@ class Store:
         self, key: str, data: bytes, metadata: Mapping[str, str], etag: str,
         version: str | None = None,
     ) -> None:  # fmt: skip
-        """Put an object in the place of the one with this etag, and version where `head` tells one.
-        FileNotFoundError: another one is there. After UnavailableError `head` tells.
+        """Replace the object with this etag, and with this version if `head` returned one. Raises
+        FileNotFoundError if the object is another. After UnavailableError ask `head`.
         """
         mode = {"e_tag": f'"{etag}"'} | ({"version": version} if version else {})
         self._put(key, data, metadata, mode)
@@ -183,21 +184,21 @@ class Store:
         import obstore
 
         store = self._store if len(data) <= SMALL_BYTES else self._patient
-        with self._asked(key, "PutObject"):
+        with self._translate_errors(key, "PutObject"):
             obstore.put(
                 store, key, data, attributes=dict(metadata), mode=mode, use_multipart=False
             )
 
     def remove(self, key: str) -> None:
-        """Delete an object, if it is there."""
+        """Delete an object if it exists."""
         import obstore
 
-        with self._asked(key, "DeleteObject"):
+        with self._translate_errors(key, "DeleteObject"):
             obstore.delete(self._store, key)
 
     @contextmanager
-    def _asked(self, what: str, right: str) -> Iterator[None]:
-        """What obstore raises within the block, in semel's words; its own quote what was signed.
+    def _translate_errors(self, key: str, right: str) -> Iterator[None]:
+        """Replace obstore's errors, whose texts quote signed requests. `right`: for the message.
 
         AlreadyExistsError and InvalidPathError pass.
         """
@@ -216,90 +217,92 @@ class Store:
             raise
         except PreconditionError:
             if right == "GetObject":
-                self.head(what)  # Azure says the same of one that is not there.
-            raise FileNotFoundError(errno.ESTALE, ANOTHER, what) from None
+                self.head(key)  # Azure answers the same if the object does not exist.
+            raise FileNotFoundError(errno.ESTALE, CHANGED, key) from None
         except FileNotFoundError as error:
             if error.errno == errno.ESTALE:
                 raise
-            if _code(error) in (*_NO_BUCKET, *_NO_KEYS):
-                raise self._told(error, _code(error), _GONE, right) from None
-            raise FileNotFoundError(errno.ENOENT, "it is not there", what) from None
+            if _error_code(error) in (*_NO_BUCKET, *_NO_KEYS):
+                raise self._service_error(error, _error_code(error), _NOT_FOUND, right) from None
+            raise FileNotFoundError(errno.ENOENT, "it does not exist", key) from None
         except (BaseError, OSError) as error:
-            code, status = _code(error), _status(error)
+            code, status = _error_code(error), _error_status(error)
             if isinstance(error, PermissionDeniedError) and code not in (*_EXPIRED, *_NO_KEYS):
-                said = f"{self._who} may not use it ({code or status}), which needs {right}"
+                reason = f"{self._identity} needs the right {right} for it ({code or status})"
                 if code in _ARCHIVED:
-                    said = f"it is archived ({code}): restore it, or copy it to another class"
-                raise PermissionError(errno.EACCES, said, what) from None
+                    reason = f"it is archived ({code}); restore it, or copy it to another class"
+                raise PermissionError(errno.EACCES, reason, key) from None
             if isinstance(error, UnauthenticatedError):
                 status = _UNAUTHORIZED
-            raise self._told(error, code, status, right) from None
+            raise self._service_error(error, code, status, right) from None
 
-    def told(self, error: Exception) -> SemelError | None:
-        """What the service answered to another client of obstore's library; None: nothing of that
-        is wrong.
+    def translate_error(self, error: Exception) -> SemelError | None:
+        """Translate an error of another client that uses obstore's library. Returns None if the
+        store did not refuse a request, or only because the object does not exist.
         """
-        code, status = _code(error), _status(error)
-        if not status or (status == _GONE and code not in _NO_BUCKET):
+        code, status = _error_code(error), _error_status(error)
+        if not status or (status == _NOT_FOUND and code not in _NO_BUCKET):
             return None
-        return self._told(error, code, status, "GetObject and PutObject")
+        return self._service_error(error, code, status, "GetObject and PutObject")
 
-    def _told(self, error: Exception, code: str, status: int, right: str) -> SemelError:
-        named = code or (f"status {status}" if status else type(error).__name__)
+    def _service_error(self, error: Exception, code: str, status: int, right: str) -> SemelError:
+        reason = code or (f"status {status}" if status else type(error).__name__)
         if "169.254.169.254" in str(error) or "metadata.google.internal" in str(error):
             return TerminalError(
-                f"there are no credentials for {self.place} here: name a connection, or give the "
+                f"there are no credentials for {self.place} here. Name a connection, or give the "
                 "machine a role or credentials in its environment"
             )
         if code in _NO_BUCKET:
-            return TerminalError(f"there is no {self.place} ({code}); make it, or correct the URL")
+            return TerminalError(f"there is no {self.place} ({code}). Create it or correct the URL")
         if code in _EXPIRED:
             return TerminalError(
-                f"the session of {self._who} has expired ({code}); put a new one there, or let the "
-                "machine have a role, which renews itself"
+                f"the session of {self._identity} has expired ({code}). Replace its token, or give "
+                "the machine a role, which renews itself"
             )
         if code in _NO_KEYS or status == _UNAUTHORIZED:
             return TerminalError(
-                f"{self.place} does not take {self._who} ({named}); correct its key and secret"
+                f"{self.place} refuses {self._identity} ({reason}). Correct its key and secret"
             )
-        if code in _ELSEWHERE or "incorrectly configured region" in str(error):
+        if code in _WRONG_REGION or "incorrectly configured region" in str(error):
             return TerminalError(
-                f"{self.place} is in another region ({named}); correct region_name of {self._who}"
+                f"{self.place} is in another region ({reason}). Correct region_name of "
+                f"{self._identity}"
             )
         if status == _DENIED:
             return TerminalError(
-                f"{self._who} may not use {self.place} ({named}); allow {right} on it"
+                f"{self._identity} may not use {self.place} ({reason}). Allow {right} on it"
             )
-        if (status >= _FAILS and status != _LACKS) or status == _TOO_MANY or not status:
+        is_failing = status >= _SERVER_ERROR and status != _NOT_IMPLEMENTED
+        if is_failing or status == _TOO_MANY or not status:
             return UnavailableError(
-                f"{self.place} does not answer, or fails ({named}), by {self._who}; see that the "
-                "service runs and is reached from here"
+                f"{self.place} does not answer, or fails ({reason}), with {self._identity}. Check "
+                "that the service runs and that this machine can connect to it"
             )
-        return TerminalError(f"{self.place} refuses a call ({named}), which needs {right}")
+        return TerminalError(f"{self.place} refuses a request ({reason}), which needs {right}")
 
 
-def _object(found: Mapping[str, Any]) -> Object:
+def _listed_object(meta: Mapping[str, Any]) -> Object:
     return Object(
-        key=found["path"],
-        size=found["size"],
-        etag=_bare(found["e_tag"]),
-        modified=found["last_modified"],
-        version=found["version"],
+        key=meta["path"],
+        size=meta["size"],
+        etag=_unquote(meta["e_tag"]),
+        modified=meta["last_modified"],
+        version=meta["version"],
     )
 
 
-def _bare(etag: str | None) -> str:
-    """Without quotes: Azure has them in a head, and not in a listing."""
+def _unquote(etag: str | None) -> str:
+    """An etag without quotes, which Azure has in a head, but not in a listing."""
     return (etag or "").strip('"')
 
 
-def _code(error: Exception) -> str:
-    """The service's own word for what is wrong."""
-    found = re.search(r"<Code>(\w+)</Code>", str(error))
-    return found[1] if found else ""
+def _error_code(error: Exception) -> str:
+    """The service's own code of the error. "" if it has no code."""
+    match = re.search(r"<Code>(\w+)</Code>", str(error))
+    return match[1] if match else ""
 
 
-def _status(error: Exception) -> int:
-    """The status of the answer; 0: there was none."""
-    found = re.search(r"non-2xx status code: (\d{3})", str(error))
-    return int(found[1]) if found else 0
+def _error_status(error: Exception) -> int:
+    """The HTTP status of the answer. Returns 0 if there was no answer."""
+    match = re.search(r"non-2xx status code: (\d{3})", str(error))
+    return int(match[1]) if match else 0

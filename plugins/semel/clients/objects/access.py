@@ -1,7 +1,7 @@
-"""How a store of objects is reached: which service a URL is of, and by whose credentials.
+"""The service, client options and credentials for the URL of an object store.
 
-The credentials are those of an Airflow connection, as Airflow's own providers read it, or the
-machine's own. They are looked up in the process that uses them, so no secret travels.
+The credentials come from an Airflow connection, read as Airflow's own providers read it, or from
+the machine. Each process looks them up itself, so semel never sends secrets.
 """
 
 import json
@@ -19,11 +19,11 @@ from semel import settings
 from semel.clients.connection import (
     ConnectionSettingsError,
     Fields,
-    installed,
-    parsed,
+    connection_text,
+    parse_connection,
     require_kind,
-    text_of,
-    usable,
+    require_package,
+    translate_settings_errors,
 )
 from semel.declare.place import PREFIX, Location
 from semel.errors import TerminalError
@@ -32,31 +32,31 @@ URL = r"^(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/[^\s?#@]*)?$"
 """s3://bucket/prefix, gs://bucket/prefix or az://container/prefix."""
 
 
-def checked_url(found: object) -> object:
-    """What is no such URL is a ValueError in words of its own: who puts a login into a URL is not
-    to read it in a log.
+def check_url(url: object) -> object:
+    """Raises ValueError if it is not the URL of an object store. The message does not quote it,
+    because it may have a login, which would appear in a log.
     """
-    if isinstance(found, str) and not re.fullmatch(URL, found):
+    if isinstance(url, str) and not re.fullmatch(URL, url):
         raise ValueError(
-            "is no URL such as s3://bucket/prefix, gs://bucket/prefix or az://container/prefix;"
-            " a login belongs in a connection"
+            "is not a URL such as s3://bucket/prefix, gs://bucket/prefix or az://container/prefix."
+            " Put a login into a connection"
         )
-    if isinstance(found, str) and {".", "..", ""} & {*found.rstrip("/").split("/")[3:]}:
-        raise ValueError("has an empty part or one of dots; write the prefix without")
-    return found
+    if isinstance(url, str) and {".", "..", ""} & {*url.rstrip("/").split("/")[3:]}:
+        raise ValueError("has //, /./ or /../ in its prefix; remove it")
+    return url
 
 
 CONNECT_SECONDS, IDLE_SECONDS, TRIES = 2, 3, 2
-"""Bounds of one call, which is tried twice: a store that is away is told of in ten seconds."""
+"""Bounds of one call and its number of tries: semel reports an absent store in ten seconds."""
 
 UPLOAD_SECONDS = 600
-"""The same for the answer to an upload, which comes once all of it was sent: 512 MB at 1 MB/s."""
+"""Longest wait for the answer to an upload, which comes after its last byte: 512 MB at 1 MB/s."""
 
 WHOLE_SECONDS = 1_800
-"""For the body of one answer, of which bytes keep coming."""
+"""Longest time for the body of one answer while its bytes keep coming."""
 
 STORES_KEPT = 8
-"""Stores that a process keeps open: their connections are used again."""
+"""Stores that a process keeps open, to reuse their connections."""
 
 _EXAMPLES = {
     "aws": '"conn_type": "aws", "login": "access key id", "password": "secret access key", '
@@ -66,7 +66,7 @@ _EXAMPLES = {
     "wasb": '"conn_type": "wasb", "login": "storage account", "password": "its key"',
 }
 _KINDS = {"s3": "aws", "gs": "google_cloud_platform", "az": "wasb"}
-_STRONGER: Mapping[str, Mapping[str, str]] = {
+_ENVIRONMENT_OPTIONS: Mapping[str, Mapping[str, str]] = {
     "s3": {"AWS_SESSION_TOKEN": "token"},
     "gs": {
         "GOOGLE_SERVICE_ACCOUNT": "service_account",
@@ -81,13 +81,13 @@ _STRONGER: Mapping[str, Mapping[str, str]] = {
         "AZURE_FABRIC_TOKEN_SERVICE_URL": "fabric_token_service_url",
     },
 }
-"""Variables of credentials that a client takes before others, unless it is told this option."""
+"""Variables whose credentials override a client's own, unless semel sets this option."""
 
-_ALWAYS: Mapping[str, Mapping[str, str]] = {"s3": {"conditional_put": "etag"}}
+_FIXED_OPTIONS: Mapping[str, Mapping[str, str]] = {"s3": {"conditional_put": "etag"}}
 """Options that a variable of the environment (AWS_CONDITIONAL_PUT) must not change."""
 
-_FETCHED_BY = frozenset({"service_account", "service_account_key", "tenant_id"})
-"""Of what is told, what is a credential by which others are fetched."""
+_EXCHANGED = frozenset({"service_account", "service_account_key", "tenant_id"})
+"""Options with a credential that the client exchanges for a token."""
 
 _NO_ROLES = ("role_arn", "assume_role_method", "assume_role_kwargs", "profile_name")
 _NO_CHAINS = ("key_secret_name", "impersonation_chain", "idp_issuer_url")
@@ -95,39 +95,41 @@ _NO_CHAINS = ("key_secret_name", "impersonation_chain", "idp_issuer_url")
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """What the client is told. `who`: whose credentials they are. `config` and `keys` have secrets.
+    """A client's configuration. `identity`: its credentials in words. The other two have secrets.
 
-    `keys`: a credential that is used as it is; None: as `config` and the machine have it.
+    `keys`: a credential that the client uses directly. None if it is in `config` or the machine's.
     """
 
-    who: str
+    identity: str
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     keys: Mapping[str, Any] | None = field(default=None, repr=False)
 
     # Keeps OB14.
-    def told(self, service: str, *, with_keys: bool) -> dict[str, Any]:
-        """The configuration of a client that reads the environment too. `with_keys`: it gets the
-        keys by it as well. TerminalError: it would take other credentials from the environment.
+    def configuration(self, service: str, *, with_keys: bool) -> dict[str, Any]:
+        """The options for a client that also reads the environment. `with_keys`: with the keys.
+
+        Raises TerminalError if the client would use other credentials, from the environment.
         """
         keys = {key: value for key, value in (self.keys or {}).items() if value}
-        told = {**_ALWAYS.get(service, {}), **self.config, **(keys if with_keys else {})}
-        if not keys and not _FETCHED_BY & told.keys():
-            return told  # The machine's own are meant, or none.
-        told = {"skip_signature": False, **told}
+        config = {**_FIXED_OPTIONS.get(service, {}), **self.config, **(keys if with_keys else {})}
+        if not keys and not _EXCHANGED & config.keys():
+            return config  # With the machine's own credentials, or anonymous.
+        config = {"skip_signature": False, **config}
         if keys and not with_keys:
-            return told  # What provides them comes before all.
-        for variable, option in _STRONGER[service].items():
-            if os.environ.get(variable) and option not in told:
+            return config  # The client prefers its credential_provider to the environment.
+        for variable, option in _ENVIRONMENT_OPTIONS[service].items():
+            if os.environ.get(variable) and option not in config:
                 raise TerminalError(
-                    f"{variable} is set here, which is of other credentials than {self.who}: unset "
-                    "it, or leave source.connection or sink.connection out"
+                    f"the environment sets {variable}, which would override {self.identity}. "
+                    "Unset it, or remove source.connection or sink.connection from the YAML to "
+                    "use the environment"
                 )
-        return told
+        return config
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreLocation:
-    """A store as a URL names it. `prefix`: without a slash at its end; may be empty."""
+    """The parts of a store's URL. `prefix`: without a slash at its end; may be empty."""
 
     service: str
     bucket: str
@@ -135,15 +137,15 @@ class StoreLocation:
 
     @classmethod
     def of(cls, url: str) -> "StoreLocation":
-        """TerminalError: the URL is none of an object store."""
+        """Parse a URL. Raises TerminalError if it is not the URL of an object store."""
         if not re.fullmatch(URL, url):
-            raise TerminalError("the URL is none such as s3://bucket/prefix; correct it")
+            raise TerminalError("this is not a URL such as s3://BUCKET/PREFIX. Correct it")
         split = urlsplit(url)
         return cls(service=split.scheme, bucket=split.netloc, prefix=split.path.strip("/"))
 
     @property
     def dataset(self) -> tuple[str, str]:
-        """Namespace and name by OpenLineage's rules."""
+        """Namespace and name of the dataset, by OpenLineage's rules."""
         return f"{self.service}://{self.bucket}", self.prefix or "/"
 
     def __str__(self) -> str:
@@ -152,159 +154,160 @@ class StoreLocation:
 
 # Keeps P12.
 def location(place: StoreLocation, connection: str | None) -> Location:
-    """The place of a URL: of a container in the storage account that its connection names, because
-    another account may have a container of that name. An account of the environment is that of
-    another process, too, so it is not known. A bucket has its name once in S3 and in Google Cloud,
-    and a store elsewhere may have several endpoints.
+    """The location of a URL, with the storage account of an Azure container if a connection names
+    it: two accounts may have containers of one name. semel ignores an account of the environment,
+    which another process may not share. A bucket's name is unique in S3 and in Google Cloud; a
+    store elsewhere may have several endpoints.
     """
     accounts: list[str] = []
     if place.service == "az" and connection is not None:
-        with suppress(TerminalError):  # The client says what is wrong with it.
+        with suppress(TerminalError):  # The client reports the error when it uses the connection.
             config = _access(place, connection, settings.connection(connection)).config
             accounts = [config["account_name"].lower()] if config else []
     return Location(kind=PREFIX, name=str(place), servers=frozenset(accounts))
 
 
-def opened(
+def open_store(
     place: StoreLocation,
     connection: str | None,
     find: Callable[[str], str | None] = settings.connection,
     idle: int = IDLE_SECONDS,
 ) -> tuple[Any, str]:
-    """The client's store, which is not asked anything yet; and whose credentials it has, in words.
+    """The client's store, not yet connected; and its credentials, in words.
 
     `idle`: seconds from the beginning of a request to its answer, and between the answer's bytes.
 
-    TerminalError: obstore is not installed, or the connection cannot be used.
+    Raises TerminalError if obstore is not installed or the connection is unusable.
     """
     text = _text(place, connection, find)
     access = _access(place, connection, text)
-    with installed("an object store", "objects"):
-        return _made(place, connection, text, idle), access.who
+    with require_package("an object store", "objects"):
+        return _cached_store(place, connection, text, idle), access.identity
 
 
-def options(
+def client_options(
     place: StoreLocation,
     connection: str | None,
     find: Callable[[str], str | None] = settings.connection,
 ) -> dict[str, str]:
-    """The same for another client of the same library, which takes it as texts. They have secrets.
+    """Options as text, with secrets, for delta-rs, which uses the same library as obstore.
 
-    TerminalError also: it would take another credential from the environment.
+    Also raises TerminalError if that client would use another credential, from the environment.
     """
     access = _access(place, connection, _text(place, connection, find))
-    told = access.told(place.service, with_keys=True)
+    config = access.configuration(place.service, with_keys=True)
     return {
         "allow_http": "true", "connect_timeout": f"{CONNECT_SECONDS}s",
         **{key: value if isinstance(value, str) else str(value).lower()
-           for key, value in told.items()},
+           for key, value in config.items()},
     }  # fmt: skip
 
 
 def _text(
     place: StoreLocation, connection: str | None, find: Callable[[str], str | None]
 ) -> str | None:
-    """A connection as it is written, if there is to be one."""
+    """The unparsed text of the connection. Returns None if the pipeline does not name one."""
     if connection is None:
         return None
-    return text_of(connection, find, _EXAMPLES[_KINDS[place.service]])
+    return connection_text(connection, find, _EXAMPLES[_KINDS[place.service]])
 
 
 def _access(place: StoreLocation, connection: str | None, text: str | None) -> Access:
     if connection is None or text is None:
-        return Access(who="this machine's own credentials")
-    with usable(connection, f"{place.service}://"):
-        found = parsed(text)
-        require_kind(found, _KINDS[place.service])
-        return _OF[place.service](found, f"the connection {connection!r}")
+        return Access(identity="this machine's own credentials")
+    with translate_settings_errors(connection, f"{place.service}://"):
+        fields = parse_connection(text)
+        require_kind(fields, _KINDS[place.service])
+        return _PARSERS[place.service](fields, f"the connection {connection!r}")
 
 
-def _aws(found: Fields, who: str) -> Access:
-    extra = found.extra
-    if named := [name for name in _NO_ROLES if extra.get(name)]:
+def _aws(fields: Fields, identity: str) -> Access:
+    extra = fields.extra
+    if unsupported := [name for name in _NO_ROLES if extra.get(name)]:
         raise ConnectionSettingsError(
-            f"its extra has {named[0]}, which semel does not take; give the machine the role and "
-            "leave source.connection or sink.connection out, or give an access key"
+            f"its extra has {unsupported[0]}, which semel does not support; set an access key, or "
+            "give the machine the role and remove source.connection or sink.connection"
         )
-    ours = (extra.get("service_config") or {}).get("s3") or {}
+    for_s3 = (extra.get("service_config") or {}).get("s3") or {}
     config = {
         "region": extra.get("region_name"),
-        "endpoint": ours.get("endpoint_url") or extra.get("endpoint_url"),
+        "endpoint": for_s3.get("endpoint_url") or extra.get("endpoint_url"),
     }
-    login = found.login or extra.get("aws_access_key_id")
-    password = found.password or extra.get("aws_secret_access_key")
+    login = fields.login or extra.get("aws_access_key_id")
+    password = fields.password or extra.get("aws_secret_access_key")
     if bool(login) != bool(password):
         raise ConnectionSettingsError(
-            "it has one of access key id (login) and secret access key (password)"
+            "it has only one of access key id (login) and secret access key (password)"
         )
     keys = {"access_key_id": login, "secret_access_key": password,
             "token": extra.get("aws_session_token"), "expires_at": None}  # fmt: skip
-    return Access(who=who, config=_texts(config), keys=keys if login else None)
+    return Access(identity=identity, config=_nonempty_texts(config), keys=keys if login else None)
 
 
-def _google(found: Fields, who: str) -> Access:
+def _google(fields: Fields, identity: str) -> Access:
     # Older versions of Airflow wrote long names.
-    long = "extra__google_cloud_platform__"
-    extra = {key.removeprefix(long): value for key, value in found.extra.items()}
-    if named := [name for name in _NO_CHAINS if extra.get(name)]:
+    prefix = "extra__google_cloud_platform__"
+    extra = {key.removeprefix(prefix): value for key, value in fields.extra.items()}
+    if unsupported := [name for name in _NO_CHAINS if extra.get(name)]:
         raise ConnectionSettingsError(
-            f"its extra has {named[0]}, which semel does not take; give a key"
+            f"its extra has {unsupported[0]}, which semel does not support; set keyfile_dict"
         )
     if extra.get("is_anonymous"):
-        return Access(who=who, config={"skip_signature": True})
+        return Access(identity=identity, config={"skip_signature": True})
     key = extra.get("keyfile_dict") or extra.get("keyfile_json")
     config = {
         "service_account": extra.get("key_path"),
         "service_account_key": json.dumps(key) if isinstance(key, dict) else key,
     }
-    return Access(who=who, config=_texts(config))
+    return Access(identity=identity, config=_nonempty_texts(config))
 
 
-def _azure(found: Fields, who: str) -> Access:
-    extra = {key.removeprefix("extra__wasb__"): value for key, value in found.extra.items()}
+def _azure(fields: Fields, identity: str) -> Access:
+    extra = {key.removeprefix("extra__wasb__"): value for key, value in fields.extra.items()}
     if extra.get("connection_string"):
         raise ConnectionSettingsError(
-            "its extra has connection_string; give login (account) and password (key)"
+            "its extra has connection_string; set login (account) and password (key) instead"
         )
-    tenant, host = extra.get("tenant_id"), found.host or ""
-    named = re.match(r"(?:https://)?([a-z0-9]+)(?:\.|$)", host)
-    account = (named and named[1]) if tenant else found.login or (named and named[1])
+    tenant, host = extra.get("tenant_id"), fields.host or ""
+    match = re.match(r"(?:https://)?([a-z0-9]+)(?:\.|$)", host)
+    account = (match and match[1]) if tenant else fields.login or (match and match[1])
     config = {
         "account_name": account,
         "endpoint": host.rstrip("/") if host.startswith("http") else None,
-        **({"tenant_id": tenant, "client_id": found.login, "client_secret": found.password}
+        **({"tenant_id": tenant, "client_id": fields.login, "client_secret": fields.password}
            if tenant else {}),
     }  # fmt: skip
     if not account:
-        raise ConnectionSettingsError("it names no storage account: give it as login")
-    keys = _texts({"sas_token": extra.get("sas_token")}) or _texts({"access_key": found.password})
+        raise ConnectionSettingsError("it lacks the storage account; set it as login")
+    keys = _nonempty_texts({"sas_token": extra.get("sas_token")})
+    keys = keys or _nonempty_texts({"access_key": fields.password})
     return Access(
-        who=who, config=_texts(config),
+        identity=identity, config=_nonempty_texts(config),
         keys={**keys, "expires_at": None} if keys and not tenant else None,
     )  # fmt: skip
 
 
-_OF = {"s3": _aws, "gs": _google, "az": _azure}
+_PARSERS = {"s3": _aws, "gs": _google, "az": _azure}
 
 
-def _texts(config: Mapping[str, Any]) -> dict[str, str]:
+def _nonempty_texts(config: Mapping[str, Any]) -> dict[str, str]:
     for key, value in config.items():
         if value is not None and not isinstance(value, str):
-            raise ConnectionSettingsError(f"{key} is no text")
+            raise ConnectionSettingsError(f"{key} is not text")
     return {key: value for key, value in config.items() if value}
 
 
 @lru_cache(maxsize=STORES_KEPT)
-def _made(place: StoreLocation, connection: str | None, text: str | None, idle: int) -> Any:
-    """A store by a connection as it is written. TerminalError: the client has no use for it."""
+def _cached_store(place: StoreLocation, connection: str | None, text: str | None, idle: int) -> Any:
+    """A store, by the text of a connection. Raises TerminalError if the client refuses it."""
     from obstore.exceptions import BaseError
     from obstore.store import AzureStore, GCSStore, S3Store
 
     access = _access(place, connection, text)
     kind = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[place.service]
-    config = access.told(place.service, with_keys=False)
+    config = access.configuration(place.service, with_keys=False)
     if access.keys is not None:
-        # What the environment says of keys is of somebody else's: a session token too.
+        # Otherwise the client would combine these keys with a session token of the environment.
         config["credential_provider"] = lambda: access.keys
     try:
         return kind(
@@ -323,6 +326,6 @@ def _made(place: StoreLocation, connection: str | None, text: str | None, idle: 
         )  # fmt: skip
     except (BaseError, ValueError, OSError) as error:
         raise TerminalError(
-            f"the client of {place} has no use for {access.who} ({type(error).__name__}); correct "
-            "it, or give the machine a role and leave the connection out"
+            f"the client of {place} does not accept {access.identity} ({type(error).__name__}). "
+            "Correct it, or give the machine a role and remove the connection from the YAML"
         ) from None

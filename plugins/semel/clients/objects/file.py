@@ -8,25 +8,25 @@ from semel.clients.objects import Store
 from semel.errors import UnavailableError
 
 _TAIL_BYTES = 64 << 10
-"""Bytes at the end that are read at once: of Parquet, most footers."""
+"""The end of an object, read in one request: it contains most Parquet footers."""
 
 _PIECE_BYTES = 1 << 20
 
 
 class ObjectFile(io.RawIOBase):
-    """One version of an object as a file: each `read` is one request. Where another version is
-    there, none succeeds. Errors as of `Store.read`.
+    """One version of an object as a file: each `read` is one request. Reads fail once another
+    version replaced it. Raises the errors of `Store.read`.
     """
 
     def __init__(self, store: Store, key: str, etag: str, size: int) -> None:
         super().__init__()
         self.name, self.size = key, size
-        self._store, self._etag, self._at = store, etag, 0
+        self._store, self._etag, self._position = store, etag, 0
         self._tail = b""
-        self.until = 0
-        """Who reads on will read to here: a hint."""
+        self.prefetch_end = 0
+        """A hint: `readinto` requests the bytes up to here."""
         self._pieces: Iterator[memoryview] = iter(())
-        self._left, self._here = memoryview(b""), 0
+        self._piece, self._piece_start = memoryview(b""), 0
 
     def readable(self) -> bool:
         return True
@@ -35,13 +35,14 @@ class ObjectFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
-        return self._at
+        origins = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}
+        self._position = offset + origins[whence]
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
-    def at(self, start: int, length: int) -> bytes:
+    def read_at(self, start: int, length: int) -> bytes:
         """Bytes [start, start + length), fewer at the end."""
         end, tail = min(start + length, self.size), max(0, self.size - _TAIL_BYTES)
         if start < tail:
@@ -51,31 +52,31 @@ class ObjectFile(io.RawIOBase):
         return self._tail[start - tail : max(0, end - tail)]
 
     def read(self, size: int = -1) -> bytes:
-        data = self.at(self._at, self.size if size is None or size < 0 else size)
-        self._at += len(data)
+        data = self.read_at(self._position, self.size if size is None or size < 0 else size)
+        self._position += len(data)
         return data
 
     def readinto(self, buffer: memoryview) -> int:
-        """By a request that goes on to `until`, whose bytes come while somebody works on others."""
-        wanted, filled = min(len(buffer), self.size - self._at), 0
+        """Read by one request up to `prefetch_end`, so that bytes arrive while the caller works."""
+        wanted, filled = min(len(buffer), self.size - self._position), 0
         while filled < wanted:
-            piece = self._piece(wanted - filled)
+            piece = self._next_bytes(wanted - filled)
             buffer[filled : filled + len(piece)] = piece
             filled += len(piece)
         return filled
 
-    def _piece(self, most: int) -> memoryview:
-        """The next bytes, at least one."""
-        if self._at != self._here:
-            self._left, self._pieces = memoryview(b""), iter(())
-        if not self._left:
-            with suppress(UnavailableError):  # It lapsed while nobody read.
-                self._left = next(self._pieces, self._left)
-        if not self._left:
-            end = min(self.size, max(self.until, self._at + most))
-            self._pieces = self._store.chunks(self.name, self._etag, self._at, end, _PIECE_BYTES)
-            self._left = next(self._pieces)
-        piece, self._left = self._left[:most], self._left[most:]
-        self._at += len(piece)
-        self._here = self._at
-        return piece
+    def _next_bytes(self, limit: int) -> memoryview:
+        """At least one byte, at most `limit`."""
+        start = self._position
+        if start != self._piece_start:
+            self._piece, self._pieces = memoryview(b""), iter(())
+        if not self._piece:
+            with suppress(UnavailableError):  # The request timed out while the caller worked.
+                self._piece = next(self._pieces, self._piece)
+        if not self._piece:
+            end = min(self.size, max(self.prefetch_end, start + limit))
+            self._pieces = self._store.chunks(self.name, self._etag, start, end, _PIECE_BYTES)
+            self._piece = next(self._pieces)
+        data, self._piece = self._piece[:limit], self._piece[limit:]
+        self._position = self._piece_start = start + len(data)
+        return data

@@ -1,4 +1,4 @@
-"""Whether a store keeps what a sink counts on: a conditional put is refused, metadata comes back."""
+"""Check that a store refuses conditional puts and keeps metadata, as a sink needs it."""
 
 import secrets
 
@@ -10,23 +10,23 @@ _MARK = {"semelprobe": "probe"}
 
 
 # Keeps OB11, DL9.
-def prove(store: Store, *, replaces: bool) -> None:
-    """Try the put that refuses a second one; and with `replaces` the one that refuses to replace
-    what is not there any more. The probe is deleted. TerminalError: this store does not.
+def check_conditional_puts(store: Store, *, replaces: bool) -> None:
+    """Raises TerminalError if the store lets a second put overwrite a first, loses metadata, or,
+    with `replaces`, lets a put replace another version than it names. Deletes its probe object.
     """
     key = f"{RESERVED_PREFIX}/probe-{secrets.token_hex(8)}"
     try:
         if not store.create(key, b"first", _MARK) or store.create(key, b"second", _MARK):
             raise TerminalError(
                 f"{store.place} does not refuse a second put of one key (If-None-Match: *), so "
-                "nothing there is exactly once; take a store that does, as S3 and MinIO from 2024 "
-                "on do"
+                "semel cannot write there exactly once. Use a store that does, such as S3 or MinIO "
+                "from 2024 on"
             )
         first, about = store.head(key)
         if about != about | _MARK:
             raise TerminalError(
-                f"{store.place} does not keep metadata with an object, by which semel knows its "
-                "own; take a store that does"
+                f"{store.place} does not keep an object's metadata, by which semel recognizes its "
+                "own objects. Use a store that does"
             )
         if replaces:
             store.replace(key, b"newer", _MARK, first.etag, first.version)
@@ -36,8 +36,8 @@ def prove(store: Store, *, replaces: bool) -> None:
                 return
             raise TerminalError(
                 f"{store.place} does not refuse to replace an object that has changed meanwhile "
-                "(If-Match), so an older copy of a marker would replace a newer one; take a store "
-                "that does, as S3 and MinIO from 2024 on do"
+                "(If-Match), so an older marker could replace a newer one. Use a store that does, "
+                "such as S3 or MinIO from 2024 on"
             )
     finally:
         store.remove(key)

@@ -1,8 +1,8 @@
-"""What semel asks of a queue that redelivers, whichever service it is.
+"""The interface of a queue that redelivers messages, the same for each service.
 
-A message is pulled, made durable in a spool, and acknowledged. Until then it may be delivered again
-at any time, also to somebody else; an acknowledgement may be lost. Nothing here must be exact: what
-is delivered again is a repeat, which its id tells.
+semel pulls a message, makes it durable in a spool, and acknowledges it. Before that the service may
+deliver it again at any time, also to another receiver, and an acknowledgement may be lost. Nothing
+here needs to be exact: semel recognizes a repeat by its id.
 """
 
 from abc import ABC, abstractmethod
@@ -12,19 +12,19 @@ from datetime import timedelta
 from typing import Any, ClassVar, Self
 
 Attributes = list[tuple[str, bytes]]
-"""Names and values, as the publisher gave them; a value need not be text."""
+"""Names and values, as the publisher set them; a value need not be text."""
 
 MALFORMED = ""
-"""The name of the only attribute of a message whose attributes cannot be parsed: their bytes."""
+"""If a message's attributes are malformed, it has one attribute of this name with their bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pulled:
+class PulledMessages:
     """Messages of one pull, as columns of equal lengths.
 
-    `ids`: the service's, unique within the queue's address. `published`: microseconds since 1970 in
-    UTC; None: unknown. `attempts`: the number of this delivery, from 1; 0: unknown. `handles`: what
-    this receiver acknowledges them by. An ordering key that is no text has its bytes as surrogates.
+    `ids`: of the service, unique within the queue's address. `published`: microseconds since 1970
+    in UTC, None if unknown. `attempts`: the number of this delivery, from 1; 0 if unknown.
+    `handles`: for this receiver's acknowledgements. `ordering_keys`: invalid text as surrogates.
     """
 
     ids: list[str] = field(default_factory=list)
@@ -40,27 +40,28 @@ class Pulled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeadLetters:
-    """Where a service moves a message that nobody acknowledged in so many deliveries. `back`: the
-    command that brings such messages back, or finds them.
+class DeadLetterQueue:
+    """Where a service moves a message after so many deliveries without an acknowledgement.
+
+    `restore_command`: moves such messages back, or shows where they are.
     """
 
     address: str
     deliveries: int
-    back: str
+    restore_command: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class About:
-    """What a service says of a queue.
+class QueueInfo:
+    """A service's description of a queue.
 
-    `address`: what message ids are unique within, without secrets: another queue, or one that was
-    made anew under the same name, has another address. `notes`: settings that make it slower than
-    it could be, or leave messages out, each a sentence. `deadline_seconds`: how long a message may
-    be held before it is delivered again. `retention`: how long it keeps what nobody acknowledges;
-    None: it does not say. `waiting`: messages that are not delivered yet, about; None: unknown.
-    `dead_letters`: None: it delivers a message until somebody acknowledges it. `ordered`: it may
-    hold messages back until the ones before them are acknowledged.
+    `address`: the scope in which message ids are unique, without secrets. Another queue, or a new
+    one of the same name, has another address. `notes`: sentences about settings that slow the queue
+    down or leave messages out. `deadline_seconds`: the service delivers a message again if it is
+    not acknowledged by then. `retention`: how long the queue keeps an unacknowledged message, None
+    if unknown. `waiting`: about how many messages were never delivered, None if unknown.
+    `dead_letters`: None if the queue delivers a message until it is acknowledged. `ordered`: the
+    queue may hold a message back until earlier ones are acknowledged.
     """
 
     address: str
@@ -68,17 +69,17 @@ class About:
     deadline_seconds: float
     retention: timedelta | None = None
     waiting: int | None = None
-    dead_letters: DeadLetters | None = None
+    dead_letters: DeadLetterQueue | None = None
     ordered: bool = False
 
 
 class Queue(ABC):
-    """A connection to a queue, of one receiver: one thread at a time. Closed when a block ends.
+    """One receiver's connection to a queue, for one thread at a time, closed when its block ends.
 
-    Errors of all methods: UnavailableError: the service is away, or too busy. TerminalError: there
-    is no such queue, or no right to it; `next` or the message says what to do.
+    All methods raise UnavailableError if the service does not answer or is too busy, and
+    TerminalError if the queue does not exist or the user lacks a right.
 
-    `rights`: the least that its user needs, as the service spells them.
+    `rights`: the rights that the user needs, as the service spells them.
     """
 
     rights: ClassVar[str] = ""
@@ -90,33 +91,33 @@ class Queue(ABC):
         self.close()
 
     @abstractmethod
-    def about(self) -> About:
-        """Ask the service what queue this is."""
+    def describe(self) -> QueueInfo:
+        """Query the service for the queue's settings."""
 
-    def dead(self) -> int | None:
-        """How many dead letters there are. None: unknown. For `semel check`."""
+    def count_dead_letters(self) -> int | None:
+        """The number of dead letters, for `semel check`. Returns None if unknown."""
         return None
 
     @abstractmethod
-    def pull(self, messages: int, size: int, seconds: float) -> Pulled:
-        """Take at most so many messages, of about `size` bytes in all, and at least one if any
-        comes within `seconds`. It does not wait to fill up what it takes.
+    def pull(self, messages: int, size: int, seconds: float) -> PulledMessages:
+        """Pull at most so many messages, of about `size` bytes in all. Waits up to `seconds` for
+        the first one, but does not wait for more.
         """
 
     @abstractmethod
     def acknowledge(self, handles: Sequence[Any]) -> int:
-        """Say that messages are durable here. Returns how many were refused, failed or came too
-        late: these are delivered again.
+        """Acknowledge messages that are durable in the spool. Returns how many the service refused,
+        for example because they came too late: it delivers these again.
         """
 
     @abstractmethod
     def extend(self, handles: Sequence[Any]) -> None:
-        """Hold messages for another `deadline_seconds`. Those that it fails for come again."""
+        """Extend the messages' deadline by `deadline_seconds`. Where it fails, they come again."""
 
     @abstractmethod
     def hand_back(self, handles: Sequence[Any]) -> None:
-        """Let messages be delivered again at once. Best effort."""
+        """Ask the service to deliver messages again at once. Errors are ignored."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the connection. What was pulled and not acknowledged is delivered again."""
+        """Close the connection. The service delivers unacknowledged messages again."""

@@ -1,9 +1,9 @@
-"""Amazon SQS, by boto3: which credentials are taken, what is asked, and what its errors mean.
+"""Receive from Amazon SQS with boto3, and translate its errors.
 
-The credentials are those of an Airflow connection of type aws, as Airflow's own provider reads it,
-or the machine's own. boto3 renews what expires. They are looked up in the process that uses them.
-Known limitation: tests have seen it renew what a program gives (credential_process); STS, SSO and
-the metadata server of EC2 were never met.
+The credentials come from an Airflow connection of type aws, read as Airflow's own provider reads
+it, or from the machine. Each process looks them up itself; boto3 renews those that expire. Known
+limitation: tests renew credentials of a program (credential_process), but have never used STS, SSO
+or the metadata server of EC2.
 """
 
 import json
@@ -22,13 +22,13 @@ from semel import settings
 from semel.clients.connection import (
     ConnectionSettingsError,
     Fields,
-    installed,
-    parsed,
+    connection_text,
+    parse_connection,
     require_kind,
-    text_of,
-    usable,
+    require_package,
+    translate_settings_errors,
 )
-from semel.clients.queue import About, DeadLetters, Pulled, Queue
+from semel.clients.queue import DeadLetterQueue, PulledMessages, Queue, QueueInfo
 from semel.errors import SemelError, TerminalError, UnavailableError
 
 if TYPE_CHECKING:
@@ -36,30 +36,31 @@ if TYPE_CHECKING:
     from botocore.exceptions import ClientError
 
 CONNECT_SECONDS, ANSWER_SECONDS, TRIES = 2, 5, 2
-"""Bounds of one call, which is tried twice: a service that is away is told of in ten seconds."""
+"""Bounds of one call and its number of tries: semel reports an absent service in ten seconds."""
 
 WAIT_SECONDS = 3
-"""How long the service may hold one call open until a message comes: less than ANSWER_SECONDS."""
+"""How long the service may keep one call open until a message comes: less than ANSWER_SECONDS."""
 
 SHORT_SECONDS = 0.25
-"""A shorter wait is none."""
+"""semel does not wait if less time than this is left."""
 
 BATCH = 10
-"""Messages of one call, the service's own limit."""
+"""Most messages of one call, the service's own limit."""
 
 THREADS = 8
-"""Calls at once. Each takes some 10 ms on the way to AWS."""
+"""Calls at once. Each takes about 10 ms on the way to AWS."""
 
-ALONE = 50
-"""Pulls by one call after more at once had nothing, as of a FIFO queue with one message group."""
+SINGLE_PULLS = 50
+"""So many pulls use one call after parallel calls came back empty, as they do for a FIFO queue with
+one message group."""
 
 _EXAMPLE = (
     '"conn_type": "aws", "login": "access key id", "password": "secret access key", '
     '"extra": {"region_name": "eu-west-1"}'
 )
 _KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-_ELSEWHERE = ("role_arn", "assume_role_method", "assume_role_kwargs")
-"""A role is the business of a profile: boto3 takes it, and renews what expires."""
+_UNSUPPORTED = ("role_arn", "assume_role_method", "assume_role_kwargs")
+"""boto3 assumes a role by a profile, and renews its credentials."""
 
 _RIGHTS = (
     "sqs:GetQueueAttributes, sqs:ReceiveMessage, sqs:DeleteMessage and sqs:ChangeMessageVisibility"
@@ -78,27 +79,27 @@ _BUSY = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Access:
-    """What boto3 is told: `session` has secrets. `who`: whose credentials they are."""
+    """Arguments for boto3. `session` has secrets. `identity`: the credentials in words."""
 
-    who: str
+    identity: str
     session: Mapping[str, str] = field(default_factory=dict, repr=False)
     endpoint: str | None = field(default=None, repr=False)
 
 
-def opened(
+def open_queue(
     *,
     connection: str | None,
     endpoint: str | None,
     queue: str,
     find: Callable[[str], str | None] = settings.connection,
 ) -> "Sqs":
-    """A queue, which is not asked anything yet.
+    """A queue, without a request to it.
 
-    `queue`: its URL. `endpoint`: the URL of a service that is not AWS, when the queue's names it
-    otherwise. `connection`: None: the machine's own credentials.
-    TerminalError: boto3 is not installed, or refuses what the connection or the machine declares.
+    `queue`: its URL. `endpoint`: the URL of a service that is not AWS, if it differs from the
+    queue's. `connection`: None for the machine's own credentials.
+    Raises TerminalError if boto3 is not installed, or refuses the credentials or configuration.
     """
-    with installed("SQS", "sqs"):
+    with require_package("SQS", "sqs"):
         import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
@@ -123,177 +124,178 @@ def opened(
         )
     except (BotoCoreError, ValueError) as error:
         raise TerminalError(
-            f"boto3 has no use for {access.who} ({type(error).__name__}); correct it"
+            f"boto3 does not accept {access.identity} ({type(error).__name__}). Correct it"
         ) from None
-    return Sqs(client, queue, access.who)
+    return Sqs(client, queue, access.identity)
 
 
 def _access(connection: str | None, find: Callable[[str], str | None]) -> _Access:
     if connection is None:
-        return _Access(who="this machine's own AWS credentials")
-    text = text_of(connection, find, _EXAMPLE)
-    with usable(connection, "SQS"):
-        found = parsed(text)
-        require_kind(found, "aws")
+        return _Access(identity="this machine's own AWS credentials")
+    text = connection_text(connection, find, _EXAMPLE)
+    with translate_settings_errors(connection, "SQS"):
+        fields = parse_connection(text)
+        require_kind(fields, "aws")
         return _Access(
-            who=f"the connection {connection!r}", session=_session(found), endpoint=_endpoint(found)
+            identity=f"the connection {connection!r}",
+            session=_session(fields),
+            endpoint=_endpoint(fields),
         )
 
 
-def _session(found: Fields) -> dict[str, str]:
-    if named := [name for name in _ELSEWHERE if found.extra.get(name)]:
+def _session(fields: Fields) -> dict[str, str]:
+    if unsupported := [name for name in _UNSUPPORTED if fields.extra.get(name)]:
         raise ConnectionSettingsError(
-            f"its extra has {named[0]}; let a profile of ~/.aws/config assume the role, and name "
-            "it as profile_name"
+            f"its extra has {unsupported[0]}, which semel does not support; assume the role in a "
+            "profile of ~/.aws/config, and set profile_name"
         )
-    login, password = found.login or None, found.password or None
-    wanted = {
-        **{key: found.extra.get(key) for key in (*_KEYS, "region_name", "profile_name")},
+    login, password = fields.login or None, fields.password or None
+    config = {
+        **{key: fields.extra.get(key) for key in (*_KEYS, "region_name", "profile_name")},
         **({_KEYS[0]: login} if login else {}),
         **({_KEYS[1]: password} if password else {}),
     }
-    if (wanted[_KEYS[0]] is None) != (wanted[_KEYS[1]] is None):
+    if (config[_KEYS[0]] is None) != (config[_KEYS[1]] is None):
         raise ConnectionSettingsError(
-            "it has one of access key id (login) and secret access key (password)"
+            "it has only one of access key id (login) and secret access key (password)"
         )
-    for key, value in wanted.items():
+    for key, value in config.items():
         if value is not None and not isinstance(value, str):
-            raise ConnectionSettingsError(f"{key} is no text")
-    return {key: value for key, value in wanted.items() if value}
+            raise ConnectionSettingsError(f"{key} is not text")
+    return {key: value for key, value in config.items() if value}
 
 
-def _endpoint(found: Fields) -> str | None:
-    ours = (found.extra.get("service_config") or {}).get("sqs") or {}
-    return ours.get("endpoint_url") or found.extra.get("endpoint_url")
+def _endpoint(fields: Fields) -> str | None:
+    for_sqs = (fields.extra.get("service_config") or {}).get("sqs") or {}
+    return for_sqs.get("endpoint_url") or fields.extra.get("endpoint_url")
 
 
 class Sqs(Queue):
     """A queue of SQS. A handle is the receipt of one delivery.
 
-    Calls of one pull or acknowledgement are made by several threads.
+    One pull or acknowledgement makes its calls by several threads.
     """
 
     rights = _RIGHTS
 
-    def __init__(self, client: "BaseClient", url: str, who: str) -> None:
-        self._client, self._url, self._who = client, url, who
+    def __init__(self, client: "BaseClient", url: str, identity: str) -> None:
+        self._client, self._url, self._identity = client, url, identity
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sqs")
         self._deadline_seconds: int | None = None
-        self._alone = 0
+        self._single_pulls = 0
 
     def _attributes(self, url: str) -> dict[str, str]:
-        with self._asked("sqs:GetQueueAttributes"):
-            found = self._client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])
-        return found["Attributes"]
+        with self._translate_errors("sqs:GetQueueAttributes"):
+            answer = self._client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])
+        return answer["Attributes"]
 
-    def about(self) -> About:
-        """Ask for its attributes. The address is its ARN: ids are unique in all of SQS."""
-        found = self._attributes(self._url)
-        self._deadline_seconds = int(found["VisibilityTimeout"])
+    def describe(self) -> QueueInfo:
+        """Query its attributes. The address is its ARN: ids are unique in all of SQS."""
+        attributes = self._attributes(self._url)
+        self._deadline_seconds = int(attributes["VisibilityTimeout"])
         if not self._deadline_seconds:
             raise TerminalError(
                 f"the queue {self._url} has a VisibilityTimeout of 0, so it delivers a message "
-                "again before that is stored; let it be 30 seconds or more"
+                "again before semel has stored it. Set it to 30 seconds or more"
             )
-        kept = found.get("MessageRetentionPeriod")
-        policy = json.loads(found.get("RedrivePolicy") or "{}")
-        return About(
-            address=found["QueueArn"],
+        retention = attributes.get("MessageRetentionPeriod")
+        policy = json.loads(attributes.get("RedrivePolicy") or "{}")
+        return QueueInfo(
+            address=attributes["QueueArn"],
             deadline_seconds=self._deadline_seconds,
-            retention=timedelta(seconds=int(kept)) if kept else None,
-            waiting=int(found["ApproximateNumberOfMessages"]),
-            dead_letters=DeadLetters(
+            retention=timedelta(seconds=int(retention)) if retention else None,
+            waiting=int(attributes["ApproximateNumberOfMessages"]),
+            dead_letters=DeadLetterQueue(
                 address=policy["deadLetterTargetArn"],
                 deliveries=int(policy["maxReceiveCount"]),
-                back="aws sqs start-message-move-task --source-arn "
+                restore_command="aws sqs start-message-move-task --source-arn "
                 + policy["deadLetterTargetArn"],
             ) if policy else None,
-            ordered=found.get("FifoQueue") == "true",
+            ordered=attributes.get("FifoQueue") == "true",
         )
 
-    def dead(self) -> int | None:
-        """As its dead-letter queue says, where that may be asked."""
-        if (letters := self.about().dead_letters) is None:
+    def count_dead_letters(self) -> int | None:
+        """The messages of its dead-letter queue, if the user has the right to read them."""
+        if (letters := self.describe().dead_letters) is None:
             return None
         *_, account, name = letters.address.split(":")
-        with suppress(SemelError), self._asked("sqs:GetQueueUrl"):
+        with suppress(SemelError), self._translate_errors("sqs:GetQueueUrl"):
             url = self._client.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)
             return int(self._attributes(url["QueueUrl"])["ApproximateNumberOfMessages"])
         return None
 
-    def pull(self, messages: int, size: int, seconds: float) -> Pulled:
-        """Receive once, then by all threads when there were as many as one call can have."""
-        deadline, found = time.monotonic() + seconds, []
-        while not found:
-            left = max(0.0, deadline - time.monotonic())
-            # Whole seconds; who has messages in hand waits for no second.
-            wait = 0 if left < SHORT_SECONDS else min(math.ceil(left), WAIT_SECONDS)
-            found = self._received(min(messages, BATCH), wait)
-            if left <= WAIT_SECONDS:
+    def pull(self, messages: int, size: int, seconds: float) -> PulledMessages:
+        """Receive by one call; if that returns a full batch, then by all threads."""
+        deadline, received = time.monotonic() + seconds, []
+        while not received:
+            seconds_left = max(0.0, deadline - time.monotonic())
+            # SQS takes whole seconds; a receiver with messages in hand must not wait a second.
+            wait = 0 if seconds_left < SHORT_SECONDS else min(math.ceil(seconds_left), WAIT_SECONDS)
+            received = self._receive(min(messages, BATCH), wait)
+            if seconds_left <= WAIT_SECONDS:
                 break
-        full = len(found) == BATCH
-        self._alone = max(0, self._alone - full)
-        if full and not self._alone:
-            largest = max(len(each["Body"]) for each in found)
+        is_full = len(received) == BATCH
+        self._single_pulls = max(0, self._single_pulls - is_full)
+        if is_full and not self._single_pulls:
+            largest = max(len(each["Body"]) for each in received)
             calls = min(THREADS, (messages - BATCH) // BATCH, size // (BATCH * largest + 1) - 1)
-            asked = [self._threads.submit(self._received, BATCH, 0) for _ in range(calls)]
-            for each in asked:
-                with suppress(SemelError):  # The next pull meets it, and has nothing to lose.
-                    found += each.result()
-            if calls > 0 and len(found) == BATCH:
-                self._alone = ALONE
-        return _columns(found)
+            for future in [self._threads.submit(self._receive, BATCH, 0) for _ in range(calls)]:
+                with suppress(SemelError):  # The next pull raises it, without messages in hand.
+                    received += future.result()
+            if calls > 0 and len(received) == BATCH:
+                self._single_pulls = SINGLE_PULLS
+        return _message_columns(received)
 
-    def _received(self, most: int, seconds: int) -> list[dict[str, Any]]:
-        with self._asked("sqs:ReceiveMessage"):
+    def _receive(self, limit: int, seconds: int) -> list[dict[str, Any]]:
+        with self._translate_errors("sqs:ReceiveMessage"):
             return self._client.receive_message(
                 QueueUrl=self._url,
-                MaxNumberOfMessages=most,
+                MaxNumberOfMessages=limit,
                 WaitTimeSeconds=seconds,
                 MessageAttributeNames=["All"],
                 MessageSystemAttributeNames=["All"],
             ).get("Messages", [])
 
     def acknowledge(self, handles: Sequence[str]) -> int:
-        """Delete them, ten a call."""
+        """Delete the messages, ten per call."""
 
-        def delete(some: Sequence[str]) -> int:
-            entries = [{"Id": str(n), "ReceiptHandle": one} for n, one in enumerate(some)]
-            with self._asked("sqs:DeleteMessage"):
-                done = self._client.delete_message_batch(QueueUrl=self._url, Entries=entries)
-            return len(done.get("Failed", ()))
+        def delete(part: Sequence[str]) -> int:
+            entries = [{"Id": str(n), "ReceiptHandle": handle} for n, handle in enumerate(part)]
+            with self._translate_errors("sqs:DeleteMessage"):
+                answer = self._client.delete_message_batch(QueueUrl=self._url, Entries=entries)
+            return len(answer.get("Failed", ()))
 
         return sum(self._threads.map(delete, _parts(handles)))
 
     def extend(self, handles: Sequence[str]) -> None:
-        """Hide them for as long as the queue's VisibilityTimeout."""
-        self._hide(handles, self._deadline_seconds or int(self.about().deadline_seconds))
+        """Hide the messages for the queue's VisibilityTimeout."""
+        self._hide(handles, self._deadline_seconds or int(self.describe().deadline_seconds))
 
     def hand_back(self, handles: Sequence[str]) -> None:
-        """Let them be visible."""
+        """Make the messages visible."""
         with suppress(SemelError):
             self._hide(handles, 0)
 
     def _hide(self, handles: Sequence[str], seconds: int) -> None:
-        def hide(some: Sequence[str]) -> None:
+        def hide(part: Sequence[str]) -> None:
             entries = [
-                {"Id": str(n), "ReceiptHandle": one, "VisibilityTimeout": seconds}
-                for n, one in enumerate(some)
+                {"Id": str(n), "ReceiptHandle": handle, "VisibilityTimeout": seconds}
+                for n, handle in enumerate(part)
             ]
-            with self._asked("sqs:ChangeMessageVisibility"):
+            with self._translate_errors("sqs:ChangeMessageVisibility"):
                 self._client.change_message_visibility_batch(QueueUrl=self._url, Entries=entries)
 
         for _ in self._threads.map(hide, _parts(handles)):
             pass
 
     def close(self) -> None:
-        """End its threads and connections."""
+        """Stop its threads and close its connections."""
         self._threads.shutdown(cancel_futures=True)
         self._client.close()
 
     @contextmanager
-    def _asked(self, right: str) -> Iterator[None]:
-        """What boto3 raises within the block, in semel's words. `right`: what the call needs."""
+    def _translate_errors(self, right: str) -> Iterator[None]:
+        """Turn boto3's errors within the block into SemelErrors. `right`: the call's permission."""
         from botocore.exceptions import (
             BotoCoreError,
             ClientError,
@@ -306,54 +308,53 @@ class Sqs(Queue):
         try:
             yield
         except ClientError as error:
-            raise self._refused(error, right) from None
+            raise self._client_error(error, right) from None
         except (ConnectionError, HTTPClientError, ResponseParserError) as error:
             raise UnavailableError(
-                f"SQS does not answer at {self._client.meta.endpoint_url} for the queue {self._url}, by "
-                f"{self._who} ({type(error).__name__}); see that it runs and is reached from here"
+                f"the queue {self._url}: SQS does not answer at "
+                f"{self._client.meta.endpoint_url}, with {self._identity} "
+                f"({type(error).__name__}). Check that this machine can connect to it"
             ) from None
         except CredentialRetrievalError as error:
-            # Its words are those of a program or a service that has to do with secrets.
+            # The error quotes a program or a service that handles secrets.
             raise UnavailableError(
-                f"{self._who}: the provider {error.kwargs.get('provider')!r} gives no "
-                "credentials at the moment; run it by hand to see why"
+                f"{self._identity}: the provider {error.kwargs.get('provider')!r} does not "
+                "return credentials at the moment. Run it by hand to see why"
             ) from None
         except BotoCoreError as error:
             raise TerminalError(
-                f"{self._who} cannot be used for the queue {self._url} "
-                f"({type(error).__name__}); name a connection, or let boto3 find credentials here, "
-                "as by AWS_PROFILE, AWS_ACCESS_KEY_ID or the machine's role"
+                f"semel cannot use the queue {self._url} with {self._identity} "
+                f"({type(error).__name__}). Name a connection, or set AWS_PROFILE, "
+                "AWS_ACCESS_KEY_ID or the machine's role"
             ) from None
 
-    def _refused(self, error: "ClientError", right: str) -> SemelError:
-        said = error.response["Error"]
-        code = str(said.get("Code", "")).rpartition("#")[2]
+    def _client_error(self, error: "ClientError", right: str) -> SemelError:
+        code = str(error.response["Error"].get("Code", "")).rpartition("#")[2]
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         if code.endswith(("QueueDoesNotExist", "NonExistentQueue")):
             return TerminalError(
-                f"there is no queue {self._url}, or it was deleted; make it, or correct "
-                "source.queue"
+                f"there is no queue {self._url}. Create it, or correct source.queue"
             )
         if code.startswith("Expired"):
             return TerminalError(
-                f"the session of {self._who} has expired ({code}); put a new one there, or name "
-                "credentials that boto3 renews, as a profile or the machine's role"
+                f"the session of {self._identity} has expired ({code}). Replace its token, or use "
+                "credentials that boto3 renews, such as a profile or the machine's role"
             )
         if code in _REFUSED:
             return TerminalError(
-                f"AWS does not take {self._who} ({code}); correct access key id, secret access key "
-                "and session token"
+                f"AWS refuses {self._identity} ({code}). Correct access key id, secret access "
+                "key and session token"
             )
         if "AccessDenied" in code:
             needed = "kms:Decrypt on its key" if "kms" in code.lower() else f"{right} on it"
             return TerminalError(
-                f"{self._who} may not use the queue {self._url} ({code}); allow {needed}; "
-                f"in all semel needs {_RIGHTS}"
+                f"{self._identity} may not use the queue {self._url} ({code}). Allow {needed}. "
+                f"In all semel needs {_RIGHTS}"
             )
         if code in _BUSY or status >= 500 or status == 429:
             return UnavailableError(
-                f"SQS is too busy for the queue {self._url}, by {self._who}, or fails ({code}); try "
-                "later"
+                f"the queue {self._url}: SQS is too busy, or fails ({code}), with "
+                f"{self._identity}. Try again later"
             )
         return TerminalError(
             f"SQS refuses a call for the queue {self._url} ({code}), which needs {right}"
@@ -364,22 +365,22 @@ def _parts(handles: Sequence[str]) -> list[Sequence[str]]:
     return [handles[at : at + BATCH] for at in range(0, len(handles), BATCH)]
 
 
-def _columns(found: Sequence[Mapping[str, Any]]) -> Pulled:
-    told = [each.get("Attributes", {}) for each in found]
-    return Pulled(
-        ids=[each["MessageId"] for each in found],
-        published=[int(t["SentTimestamp"]) * 1000 if "SentTimestamp" in t else None for t in told],
+def _message_columns(messages: Sequence[Mapping[str, Any]]) -> PulledMessages:
+    facts = [each.get("Attributes", {}) for each in messages]
+    return PulledMessages(
+        ids=[each["MessageId"] for each in messages],
+        published=[int(f["SentTimestamp"]) * 1000 if "SentTimestamp" in f else None for f in facts],
         attributes=[
             [(key, _bytes(value)) for key, value in each.get("MessageAttributes", {}).items()]
-            for each in found
+            for each in messages
         ],
-        ordering_keys=[t.get("MessageGroupId") for t in told],
-        attempts=[int(t.get("ApproximateReceiveCount", 0)) for t in told],
-        values=[each["Body"].encode() for each in found],
-        handles=[each["ReceiptHandle"] for each in found],
+        ordering_keys=[f.get("MessageGroupId") for f in facts],
+        attempts=[int(f.get("ApproximateReceiveCount", 0)) for f in facts],
+        values=[each["Body"].encode() for each in messages],
+        handles=[each["ReceiptHandle"] for each in messages],
     )
 
 
 def _bytes(value: Mapping[str, Any]) -> bytes:
-    """A String and a Number as text; a Binary as it is."""
+    """The bytes of a Binary, or of the text of a String or a Number."""
     return value["BinaryValue"] if "BinaryValue" in value else value["StringValue"].encode()

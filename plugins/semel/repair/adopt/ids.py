@@ -1,11 +1,13 @@
 """Recover the ids of a finalized batch from its files alone, for a lost catalog.
 
-They come from the batch's ids files (of one that was at least once, these come last); else from its
-output (without transforms, since these may drop or change ids); else from the source: the claimed
-ranges, less what decisions and dead letters name.
-Everything read is proven first: files by size and checksum, ranges by head and tail. The result has
-as many distinct ids as the marker has survivors; otherwise it is an error. Of a batch that was at
-least once, some of whose records have one id, or none, the records are as many.
+semel tries, in this order:
+1. the batch's ids files (last, if exact added them to an at-least-once batch);
+2. its output, without transforms, because these may drop or change ids;
+3. its source: the claimed ranges without the records of decisions and dead letters.
+
+It verifies files by size and checksum, ranges by head and tail. The number of distinct ids must be
+the marker's number of survivors. In an at-least-once batch, records may share an id or lack one, so
+only the number of records must match.
 """
 
 import tempfile
@@ -24,7 +26,7 @@ from semel.catalog.ids import hash_ids, seconds_of
 from semel.declare.parts import RepeatScope
 from semel.errors import CorruptionError, SourceError
 from semel.formats.output import rows_of
-from semel.formats.pieces import PIECE_BYTES_MAX, gathered
+from semel.formats.pieces import PIECE_BYTES_MAX, gather
 from semel.model.batch import Claim
 from semel.model.buckets import Buckets, union
 from semel.model.manifest import Kind, MarkedFile
@@ -50,36 +52,38 @@ class ShardIds:
 
 
 class IdsLostError(Exception):
-    """Ids files, output and source all fail to give a batch's ids. The message says why."""
+    """Neither ids files nor output nor source give a batch's ids. The message has the reasons."""
 
 
 _POSITION = pa.schema([("source_partition_id", pa.int64()), ("offset", pa.int64())])
 
 Part = tuple[np.ndarray, np.ndarray, np.ndarray, Buckets | None]
-"""h1, h2 and shard of some ids and, in scope `bucket`, the buckets of these ids."""
+"""Ids as columns h1, h2 and shard and, in scope `bucket`, their buckets."""
 
 _NO_SURVIVORS = (Kind.DECISIONS, Kind.DEAD_LETTERS)
 
 
 def ids_of(batch: History, claims: Iterable[Claim]) -> list[ShardIds]:
-    """The ids of a batch, by shard. `claims` are its ranges, in the files' current places.
+    """The ids of a batch, by shard. `claims`: its ranges, at the files' current places.
 
-    Any of its outputs gives them if its files are still there.
+    Any of its outputs serves if its files still exist. Raises IdsLostError.
     """
     marker = batch.first
     if not marker.counts.survivors:
         return []
-    kept = {"ids files": lambda: _kept(marker)}
+    from_files = {"ids files": lambda: _ids_in_files(marker)}
     ways: dict[str, Callable[[], list[ShardIds]]] = {}
-    if marker.of_kind(Kind.IDS) and not marker.taught:
-        ways |= kept
-    for made in reversed(batch.outputs):
-        if made.sink and not made.spec.transforms:
-            name = f"output of generation {made.generation}" if batch.replays else "output"
-            ways[name] = partial(_of_output, marker, made)
-    ways["source"] = lambda: _proven(marker, in_source(marker, tuple(claims), before=batch.before))
-    if marker.taught:  # Their number proves nothing: they come last.
-        ways |= kept
+    if marker.of_kind(Kind.IDS) and not marker.has_added_ids:
+        ways |= from_files
+    for output in reversed(batch.outputs):
+        if output.sink and not output.spec.transforms:
+            name = f"output of generation {output.generation}" if batch.replays else "output"
+            ways[name] = partial(_ids_in_output, marker, output)
+    ways["source"] = lambda: _by_shard(
+        marker, ids_in_source(marker, tuple(claims), previous=batch.previous)
+    )
+    if marker.has_added_ids:  # Their number proves nothing, so they come last.
+        ways |= from_files
     whys = []
     for name, way in ways.items():
         try:
@@ -89,60 +93,62 @@ def ids_of(batch: History, claims: Iterable[Claim]) -> list[ShardIds]:
     raise IdsLostError("; ".join(whys))
 
 
-def _of_output(marker: Marker, made: Marker) -> list[ShardIds]:
-    if made.counts.rows_written != marker.counts.survivors:
+def _ids_in_output(marker: Marker, output: Marker) -> list[ShardIds]:
+    if output.counts.rows_written != marker.counts.survivors:
         raise ValueError(
-            f"they have {made.counts.rows_written} rows of {marker.counts.survivors} survivors"
+            f"{output.counts.rows_written} rows, but {marker.counts.survivors} survivors"
         )
-    return _proven(marker, _in_output(made, all_have_ids=marker.exact))
+    return _by_shard(marker, _hash_output(output, all_have_ids=marker.exact))
 
 
-def _kept(marker: Marker) -> list[ShardIds]:
-    found = []
+def _ids_in_files(marker: Marker) -> list[ShardIds]:
+    shards = []
     for file in marker.of_kind(Kind.IDS):
-        of, h1, h2 = read_ids(whole_file(marker, file))
-        if of.shards != marker.spec.dedup.shards:
-            raise ValueError(f"{file.path} has {of.shards} shards")
-        found.append(ShardIds(shard=of.shard, h1=h1, h2=h2, buckets=of.buckets))
-    _check_count(marker, sum(len(part.h1) for part in found))
-    return found
+        header, h1, h2 = read_ids(verified_path(marker, file))
+        if header.shards != marker.spec.dedup.shards:
+            raise ValueError(
+                f"{file.path} has dedup.shards {header.shards}, not {marker.spec.dedup.shards}"
+            )
+        shards.append(ShardIds(shard=header.shard, h1=h1, h2=h2, buckets=header.buckets))
+    _check_count(marker, sum(len(part.h1) for part in shards))
+    return shards
 
 
-def whole_file(marker: Marker, file: MarkedFile) -> Path:
-    """A listed file that matches its marker. OSError, ValueError otherwise."""
+def verified_path(marker: Marker, file: MarkedFile) -> Path:
+    """The path of a listed file. Raises OSError or ValueError if it does not match its marker."""
     if not marker.is_whole(file):
-        raise ValueError(f"{file.path} is not what its marker says")
+        raise ValueError(f"{file.path} does not have the size and checksum in its marker")
     return marker.path_of(file)
 
 
-def _proven(marker: Marker, parts: Iterable[Part]) -> list[ShardIds]:
-    """Ids by shard, sorted. ValueError: their number differs from the number of survivors."""
+def _by_shard(marker: Marker, parts: Iterable[Part]) -> list[ShardIds]:
+    """Sorted ids by shard. Raises ValueError if their number is not the number of survivors."""
     none = np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint16), None
-    held = [none, *parts]
-    h1, h2, shard = (np.concatenate([part[at] for part in held]) for at in range(3))
-    buckets = union(part[3] for part in held)
-    found = []
+    all_parts = [none, *parts]
+    h1, h2, shard = (np.concatenate([part[at] for part in all_parts]) for at in range(3))
+    buckets = union(part[3] for part in all_parts)
+    shards = []
     for number in np.unique(shard):
-        own = shard == number
-        once = sortedids.distinct(h1[own], h2[own])
-        found.append(ShardIds(shard=int(number), h1=once[0], h2=once[1], buckets=buckets))
-    _check_count(marker, sum(len(part.h1) for part in found))
-    return found
+        in_shard = shard == number
+        distinct = sortedids.distinct(h1[in_shard], h2[in_shard])
+        shards.append(ShardIds(shard=int(number), h1=distinct[0], h2=distinct[1], buckets=buckets))
+    _check_count(marker, sum(len(part.h1) for part in shards))
+    return shards
 
 
-def _check_count(marker: Marker, found: int) -> None:
-    if marker.exact and found != marker.counts.survivors:
-        raise ValueError(f"they give {found} ids of {marker.counts.survivors} survivors")
+def _check_count(marker: Marker, ids: int) -> None:
+    if marker.exact and ids != marker.counts.survivors:
+        raise ValueError(f"{ids} ids, but {marker.counts.survivors} survivors")
 
 
-def _in_output(marker: Marker, *, all_have_ids: bool) -> Iterator[Part]:
+def _hash_output(marker: Marker, *, all_have_ids: bool) -> Iterator[Part]:
     spec = marker.spec
     by_bucket = spec.dedup.scope is RepeatScope.BUCKET
     names = list(dict.fromkeys([*spec.record_id, *([spec.record_time] if by_bucket else [])]))
     declared = spec.arrow_schema()
     for file in marker.of_kind(Kind.DATA):
-        whole_file(marker, file)
-        for table in gathered(rows_of(marker, file, names), PIECE_BYTES_MAX):
+        verified_path(marker, file)
+        for table in gather(rows_of(marker, file, names), PIECE_BYTES_MAX):
             # JSON Lines stores dates as text.
             columns = [table.column(name).cast(declared.field(name).type) for name in names]
             table = pa.table(columns, names=names)
@@ -154,29 +160,29 @@ def _in_output(marker: Marker, *, all_have_ids: bool) -> Iterator[Part]:
             ids = hash_ids(table, spec.record_id, shards=spec.dedup.shards, bucket=buckets)
             if all_have_ids and not ids.valid.all():
                 raise ValueError(f"{file.path} has rows without an id")
-            found = None if buckets is None else Buckets.of(buckets)
-            yield ids.h1[ids.valid], ids.h2[ids.valid], ids.shard[ids.valid], found
+            parts_buckets = None if buckets is None else Buckets.of(buckets)
+            yield ids.h1[ids.valid], ids.h2[ids.valid], ids.shard[ids.valid], parts_buckets
 
 
-def in_source(
+def ids_in_source(
     marker: Marker,
     claims: tuple[Claim, ...],
-    but: tuple[Kind, ...] = _NO_SURVIVORS,
-    before: Marker | None = None,
+    skipped_kinds: tuple[Kind, ...] = _NO_SURVIVORS,
+    previous: Marker | None = None,
 ) -> Iterator[Part]:
-    """Read the ids of a batch's records again, except those that files of the kinds `but` name.
+    """Read the ids of a batch's records from the source, except those in files of `skipped_kinds`.
 
-    `before`: for an admission, the batch whose dead letters its records are. SourceError: the
-    source has changed. ValueError, CorruptionError: such a file has changed.
+    `previous`: for an admission, the batch whose dead letters it judged again. Raises SourceError
+    if the source has changed, ValueError or CorruptionError if a file has.
     """
-    skip = _dropped(marker, but)
+    skip = _dropped_offsets(marker, skipped_kinds)
     source = open_source(marker.spec)
     source.check(claims, marker.batch_id)
     wanted = None if marker.exact else marker.counts.survivors
     job = job_of(replace(marker, spec=marker.spec.exactly_once()), claims, source)
     with tempfile.TemporaryDirectory() as folder:
-        if before is not None:
-            letters = verdicts.read(before, before.counts).letters()
+        if previous is not None:
+            letters = verdicts.read(previous, previous.counts).letters()
             selected = letters.select(Path(folder), job.splits, only=True, judged=True)
             job = replace(job, selected=selected)
         yield from _read_again(job, skip, wanted)
@@ -185,23 +191,23 @@ def in_source(
 def _read_again(
     job: StageJob, skip: dict[int, np.ndarray], wanted: int | None
 ) -> Iterator[Part]:
-    """`wanted`: how many records there must be, those without an id too. ValueError: others."""
+    """Raise ValueError if the records, with or without an id, are not as many as `wanted`."""
     records = 0
     for split in job.splits:
         offsets = skip.get(split.claim.source_partition_id, np.zeros(0, np.int64))
-        done = read_again(job, split, offsets)
-        records += done.report.counts.records_read
-        for shard, ids in done.ids.items():
+        result = read_again(job, split, offsets)
+        records += result.report.counts.records_read
+        for shard, ids in result.ids.items():
             shards = np.full(len(ids.h1), shard, np.uint16)
-            yield ids.h1, ids.h2, shards, done.report.buckets
+            yield ids.h1, ids.h2, shards, result.report.buckets
     if wanted not in (None, records):
-        raise ValueError(f"it gives {records} records of {wanted} survivors")
+        raise ValueError(f"{records} records, but {wanted} survivors")
 
 
-def _dropped(marker: Marker, kinds: tuple[Kind, ...]) -> dict[int, np.ndarray]:
-    """The offsets of a batch's duplicates or rejected records, by source partition."""
+def _dropped_offsets(marker: Marker, kinds: tuple[Kind, ...]) -> dict[int, np.ndarray]:
+    """The offsets of the records in a batch's files of some kinds, by source partition."""
     tables = [
-        pq.read_table(whole_file(marker, file), columns=list(_POSITION.names), partitioning=None)
+        pq.read_table(verified_path(marker, file), columns=list(_POSITION.names), partitioning=None)
         for kind in kinds
         for file in marker.of_kind(kind)
     ]
@@ -216,7 +222,7 @@ def job_of(
     source: Source,
     split_size: int | None = None,
 ) -> StageJob:
-    """The job for a reading task: nothing is looked up or written."""
+    """The job for a reading task, which does not query the catalog and writes no output."""
     return StageJob.apart(
         marker.spec,
         source,

@@ -1,4 +1,4 @@
-"""Rebuild the source partitions of a lost ledger, from claims and from what the source shows."""
+"""Rebuild the source partitions of a lost ledger, from claims and from the source."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -11,40 +11,43 @@ from semel.sources import Partition, Source
 
 @dataclass(frozen=True, kw_only=True)
 class Adoptee:
-    """A source partition to take over. `found`: the source shows its current place.
+    """A source partition to take over. `located`: the source has reported its current place.
 
     It is closed if another partition now has its name or its identity.
     """
 
-    known: Partition
-    found: bool
+    partition: Partition
+    located: bool
 
-    def here(self, claim: Claim) -> Claim:
+    def current_claim(self, claim: Claim) -> Claim:
         """A claim of this partition, at its current place."""
-        if not self.found:
+        if not self.located:
             return claim
-        return replace(claim, name=self.known.name, identity=self.known.identity)
+        return replace(claim, name=self.partition.name, identity=self.partition.identity)
 
 
 def partitions_of(source: Source, markers: Iterable[Marker]) -> list[Adoptee]:
-    """The source partitions that markers name, ordered by number."""
+    """The source partitions in the claims of markers, ordered by number."""
     claims: dict[int, list[Claim]] = defaultdict(list)
     for marker in sorted(markers, key=lambda marker: (marker.batch_id, marker.generation)):
         for claim in marker.claims:
             claims[claim.source_partition_id].append(claim)
     generations: dict[str, int] = defaultdict(int)
-    known = []
+    known_partitions = []
     for number in sorted(claims):
-        part = _known(number, claims[number])
+        part = _last_known(number, claims[number])
         generations[part.name] += 1
-        known.append(replace(part, generation=generations[part.name]))
-    places = zip(known, source.locate(known), strict=True)
-    return _settled([Adoptee(known=now or was, found=now is not None) for was, now in places])
+        known_partitions.append(replace(part, generation=generations[part.name]))
+    places = zip(known_partitions, source.locate(known_partitions), strict=True)
+    return _close_conflicts(
+        [Adoptee(partition=now or was, located=now is not None) for was, now in places]
+    )
 
 
-def _known(number: int, claims: list[Claim]) -> Partition:
-    """A partition as its claims describe it: the last one has its name, the farthest has the end of
-    what was read. Its earlier fingerprint is lost.
+def _last_known(number: int, claims: list[Claim]) -> Partition:
+    """A partition as its claims describe it: the last claim has its name, the farthest one its end.
+
+    Its fingerprint is lost.
     """
     last, farthest = claims[-1], max(claims, key=lambda claim: claim.end)
     return Partition(
@@ -61,20 +64,20 @@ def _known(number: int, claims: list[Claim]) -> Partition:
     )
 
 
-def _settled(placed: list[Adoptee]) -> list[Adoptee]:
+def _close_conflicts(placed: list[Adoptee]) -> list[Adoptee]:
     """Close partitions that conflict with another: names and identities are each unique."""
     names: set[str] = set()
     identities: set[str] = set()
     closed: set[int] = set()
-    # Found partitions go first, then newer ones.
-    for part in sorted(placed, key=lambda p: (not p.found, -p.known.source_partition_id)):
-        known = part.known
-        if known.name in names or known.identity in identities:
-            closed.add(known.source_partition_id)
+    # Partitions that the source located go first, then newer ones.
+    for part in sorted(placed, key=lambda p: (not p.located, -p.partition.source_partition_id)):
+        partition = part.partition
+        if partition.name in names or partition.identity in identities:
+            closed.add(partition.source_partition_id)
         else:
-            names.add(known.name)
-            identities.add(known.identity)
+            names.add(partition.name)
+            identities.add(partition.identity)
     return [
-        replace(p, known=replace(p.known, closed=p.known.source_partition_id in closed))
+        replace(p, partition=replace(p.partition, closed=p.partition.source_partition_id in closed))
         for p in placed
     ]

@@ -1,6 +1,7 @@
 """Build id runs for a rebuilt catalog: the ids of many batches as a few sorted runs.
 
-They are spilled to files, so that reading them needs no transaction, and writing them no memory.
+They go through files, so that reading ids does not need a transaction, and writing them does not
+need memory.
 """
 
 from collections import defaultdict
@@ -19,7 +20,7 @@ from semel.model.buckets import Buckets, union
 from semel.repair.adopt.ids import ShardIds
 
 OLD_IDS_AT_ONCE = 8 << 20
-"""Ids that adopt holds in memory before it spills them: some 400 MiB with sorted copies."""
+"""Ids that adopt keeps in memory before it writes them to files: 400 MiB with sorted copies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class OldRun:
 
 @dataclass(kw_only=True)
 class _ShardIds:
-    """The ids of one shard that are not yet spilled."""
+    """The ids of one shard that are not in a file yet."""
 
     parts: list[ShardIds] = field(default_factory=list)
     seqs: list[int] = field(default_factory=list)
@@ -48,8 +49,8 @@ class _ShardIds:
 class OldRuns:
     """Collects the ids of batches in commit order.
 
-    A run holds ids that expire in one drop span, as merged runs do. So no id is kept much longer
-    than its horizon.
+    Like a merged run, a run has ids that expire within one drop span, so that the catalog does not
+    keep an id much longer than its horizon.
     """
 
     def __init__(self, folder: Path, horizon_seconds: int) -> None:
@@ -60,7 +61,7 @@ class OldRuns:
         self._runs: list[OldRun] = []
 
     def add(self, seq: int, expires_at: datetime, parts: list[ShardIds]) -> None:
-        """Add the ids of the batch with this place in the commit order."""
+        """Add the ids of the batch with the commit number `seq`."""
         span = expires_at.timestamp() // self._span
         if span != self._of_span or self._held > OLD_IDS_AT_ONCE:
             self._spill()
@@ -102,8 +103,8 @@ class OldRuns:
         self._held = 0
 
 
-def write(connection: sa.Connection, pipeline_id: int, segment_id: int, run: OldRun) -> None:
-    """Write a run, header and payload, as visible. It belongs to no attempt."""
+def write_run(connection: sa.Connection, pipeline_id: int, segment_id: int, run: OldRun) -> None:
+    """Write a run, header and payload, as visible. It does not belong to an attempt."""
     encoder = IdEncoder(run.ids)
     encoder.add(np.load(run.h1), np.load(run.h2), encoder.blocks)
     checksum = encoder.finish()

@@ -1,1 +1,1 @@
-"""A table of BigQuery, appended to by load jobs."""
+"""A BigQuery table, to which load jobs append."""

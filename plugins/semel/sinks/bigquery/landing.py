@@ -1,10 +1,10 @@
-"""How a batch lands: its files become one of Parquet, which one load job appends, or nothing.
+"""Publish a batch: join its files into one Parquet file, which one load job appends as a whole.
 
-1. Its jobs are asked for, by their ids: `semel-<pipeline>-<batch>-<digest>-<n>`, n from 0. The last
-   one is running, has landed, or has failed; or there is none.
-2. Where there is none, or another try may end better, the next n is inserted. Who finds the id
-   taken, or gets no answer, asks for that job: it loads the same rows, whoever inserted it.
-3. It is waited for.
+1. Finalize gets the batch's jobs by id: `semel-<pipeline>-<batch>-<digest>-<n>`, n from 0. The last
+   job is running, has landed or has failed, or no job exists.
+2. If there is no job, or a retry may succeed, finalize inserts job n + 1. If that id exists, or the
+   answer is lost, it gets that job: whoever inserted it, it loads the same rows.
+3. Finalize waits for the job.
 """
 
 import tempfile
@@ -23,30 +23,31 @@ from google.cloud.bigquery import DecimalTargetType, LoadJob, LoadJobConfig
 from semel import failpoints
 from semel.errors import AGAIN, CorruptionError, RetryableError, TerminalError
 from semel.formats.parquetsink import ROW_GROUP_BYTES
-from semel.formats.pieces import gathered
+from semel.formats.pieces import gather
 from semel.sinks import CommittedBatch, Presence
-from semel.sinks.bigquery.facts import OWN, count
+from semel.sinks.bigquery.facts import SEMEL_COLUMNS, count
 from semel.sinks.bigquery.target import ERRORS, REQUEST_SECONDS, BigQueryTarget
 from semel.sinks.staged import check_count, staged
 
 JOBS_MAX = 1_000
-"""Load jobs of one batch that may fail: each is asked for again. A table takes 1,500 a day."""
+"""Maximum failed load jobs of one batch, as each publish gets them all. BigQuery allows 1,500 jobs
+a day for a table."""
 
 LOAD_SECONDS = 3_600
-"""How long a publish waits for a job; the next one waits on. BigQuery ends it after 6 hours."""
+"""How long one publish waits for a job. BigQuery ends a job after 6 hours."""
 
 UPLOAD_RETRIES = 3
-"""How often a request of an upload is sent again, with pauses of 1, 2 and 4 seconds."""
+"""Retries of one upload request, after pauses of 1, 2 and 4 seconds."""
 
-_LOOK_SECONDS = (0.2, 5.0)
-"""Pauses between looks at a job: the first, and the longest."""
+_POLL_SECONDS = (0.2, 5.0)
+"""Pauses between polls of a job: the first, and the longest."""
 
-_PASSING = (
+_TRANSIENT = (
     "backendError", "internalError", "jobBackendError", "jobInternalError", "jobRateLimitExceeded",
     "quotaExceeded", "rateLimitExceeded", "resourceInUse", "stopped", "tableUnavailable", "timeout",
 )  # fmt: skip
-"""Why a job has failed that another one need not fail for. All else is of rows, of the table or of
-rights: somebody has to change something."""
+"""Reasons after which a retry may succeed. The others concern the rows, the table or rights, and
+somebody has to change something."""
 
 
 # Keeps BQ1.
@@ -56,41 +57,42 @@ def job_id(won: CommittedBatch, n: int) -> str:
 
 
 def presence(client: bigquery.Client, target: BigQueryTarget, won: CommittedBatch) -> Presence:
-    """What is in the table of a batch, by its job and its rows."""
-    wanted = sum(file.records for file in won.files)
-    for _ in range(2):  # It may land between the two questions.
-        _, job = _last(client, target, won)
-        found = count(client, target, won.batch_id)
+    """The state of a batch in the table, by its job and its rows."""
+    expected = sum(file.records for file in won.files)
+    for _ in range(2):  # The job may finish between the two requests.
+        _, job = _last_job(client, target, won)
+        rows = count(client, target, won.batch_id)
         if job is not None and _has_landed(job):
-            return Presence.RIGHT if found == wanted else Presence.WRONG
-        if not found:
+            return Presence.RIGHT if rows == expected else Presence.WRONG
+        if not rows:
             return Presence.ABSENT
     return Presence.WRONG
 
 
 def land(client: bigquery.Client, target: BigQueryTarget, won: CommittedBatch) -> None:
-    """Let a batch land, unless it has, or rows of its number are there.
+    """Load a batch, unless the table already has rows with its number.
 
-    RetryableError: nobody knows yet, or another try may succeed. TerminalError: its job has failed.
+    Raises RetryableError if the job is unfinished or a retry may succeed, TerminalError if it has
+    failed for good.
     """
-    n, job = _last(client, target, won)
-    if job is None or (_has_failed(job) and _may_be_cured(client, target, job)):
+    n, job = _last_job(client, target, won)
+    if job is None or (_has_failed(job) and _may_retry(client, target, job)):
         if count(client, target, won.batch_id):
-            return  # The next look tells what they are.
-        with _joined(won) as file:
+            return  # The next `presence` judges these rows.
+        with _as_one_file(won) as file:
             failpoints.point("sink.before_load")
-            job = _inserted(client, target, won, n if job is None else n + 1, file)
+            job = _insert_job(client, target, won, n if job is None else n + 1, file)
         failpoints.point("sink.after_load")
-    _check(target, won, _waited(client, target, won, job))
+    _check_job(target, won, _wait_for_job(client, target, won, job))
 
 
-def _last(
+def _last_job(
     client: bigquery.Client, target: BigQueryTarget, won: CommittedBatch
 ) -> tuple[int, LoadJob | None]:
-    """The batch's last job, and its number; (0, None): there was none."""
+    """The batch's last job and its number, or (0, None) if no job exists."""
     last = 0, None
     for n in range(JOBS_MAX):
-        job = _found(client, target, job_id(won, n))
+        job = _get_job(client, target, job_id(won, n))
         if job is None:
             return last
         if not _has_failed(job):
@@ -98,14 +100,15 @@ def _last(
         last = n, job
     raise TerminalError(
         f"batch {won.batch_id}: {JOBS_MAX} load jobs into {target.address} have failed, the last "
-        f"one because of {last[1].error_result}. It has committed and stays so; find out why"
+        f"one with {last[1].error_result}. The batch stays committed. Read BigQuery's error: bq "
+        f"show -j --location={target.location} {last[1].job_id}"
     )
 
 
-def _found(client: bigquery.Client, target: BigQueryTarget, name: str) -> LoadJob | None:
-    with target.answers():
+def _get_job(client: bigquery.Client, target: BigQueryTarget, name: str) -> LoadJob | None:
+    with target.translate_errors():
         try:
-            return client.get_job(name, location=target.location, **target.patience)
+            return client.get_job(name, location=target.location, **target.read_timeouts)
         except NotFound:
             return None
 
@@ -120,20 +123,20 @@ def _has_landed(job: LoadJob) -> bool:
 
 
 # Keeps BQ3.
-def _may_be_cured(client: bigquery.Client, target: BigQueryTarget, job: LoadJob) -> bool:
-    """Whether another job than one that failed may end better: it was no fault of rows or table,
-    or the table was changed since.
+def _may_retry(client: bigquery.Client, target: BigQueryTarget, job: LoadJob) -> bool:
+    """True if a retry of a failed job may succeed: its reason was transient, or somebody has
+    changed the table since.
     """
-    if job.error_result.get("reason") in _PASSING:
+    if job.error_result.get("reason") in _TRANSIENT:
         return True
-    with target.answers():
-        return client.get_table(target.name, **target.patience).modified > job.ended
+    with target.translate_errors():
+        return client.get_table(target.name, **target.read_timeouts).modified > job.ended
 
 
-def _inserted(
+def _insert_job(
     client: bigquery.Client, target: BigQueryTarget, won: CommittedBatch, n: int, file: IO[bytes]
 ) -> LoadJob:
-    """The batch's job of this number, whoever inserted it."""
+    """Insert the batch's job n. Returns the job, even if another process has inserted it."""
     config = LoadJobConfig(
         source_format=bigquery.SourceFormat.PARQUET,
         write_disposition=bigquery.WriteDisposition.WRITE_APPEND,
@@ -148,52 +151,52 @@ def _inserted(
             timeout=REQUEST_SECONDS,
         )  # fmt: skip
     except ERRORS as error:
-        failed = error  # Also a lost answer: the job may be there.
-    job = _found(client, target, job_id(won, n))
+        failed = error  # The answer may be lost, and the job may exist.
+    job = _get_job(client, target, job_id(won, n))
     if job is not None:
         return job
     if failed is None or isinstance(failed, Conflict):
-        raise RetryableError(f"load job {job_id(won, n)} does not show yet; run finalize again")
-    raise target.told(failed) from failed
+        raise RetryableError(f"load job {job_id(won, n)} is not visible yet; run finalize again")
+    raise target.translate_error(failed) from failed
 
 
-def _waited(
+def _wait_for_job(
     client: bigquery.Client, target: BigQueryTarget, won: CommittedBatch, job: LoadJob
 ) -> LoadJob:
-    """The job once it is done."""
-    pause, most = _LOOK_SECONDS
+    """The finished job. Raises RetryableError after LOAD_SECONDS."""
+    pause, most = _POLL_SECONDS
     end = time.monotonic() + LOAD_SECONDS
     while job.state != "DONE":
         if time.monotonic() > end:
             raise RetryableError(
-                f"batch {won.batch_id}: load job {job.job_id} is {job.state} for over "
-                f"{LOAD_SECONDS} s; run finalize again, which waits for it"
+                f"batch {won.batch_id}: load job {job.job_id} is still {job.state} after "
+                f"{LOAD_SECONDS} s. Run finalize again to wait for it"
             )
         time.sleep(pause)
         pause = min(1.5 * pause, most)
-        job = _found(client, target, job.job_id) or job
+        job = _get_job(client, target, job.job_id) or job
     return job
 
 
-def _check(target: BigQueryTarget, won: CommittedBatch, job: LoadJob) -> None:
-    """TerminalError, RetryableError: the job has failed. CorruptionError: it has loaded elsewhere,
-    or other rows.
+def _check_job(target: BigQueryTarget, won: CommittedBatch, job: LoadJob) -> None:
+    """Raises TerminalError or RetryableError if the job has failed, CorruptionError if it has
+    loaded other rows or into another table.
     """
-    told = f"batch {won.batch_id}: load job {job.job_id}"
+    name = f"batch {won.batch_id}: load job {job.job_id}"
     if not job.error_result:
-        wanted, where = sum(file.records for file in won.files), str(job.destination)
-        if (job.output_rows or 0, where) != (wanted, target.name):
+        expected, where = sum(file.records for file in won.files), str(job.destination)
+        if (job.output_rows or 0, where) != (expected, target.name):
             raise CorruptionError(
-                f"{told} has loaded {job.output_rows} rows into {where}, and its manifest says "
-                f"{wanted} for {target.name}"
+                f"{name} has loaded {job.output_rows} rows into {where}, and its manifest lists "
+                f"{expected} for {target.name}"
             )
         return
-    reason, why = (job.error_result.get(name) for name in ("reason", "message"))
-    told += f" into {target.address} has failed ({reason}: {why}), and none of its rows are visible"
-    if reason in _PASSING:
-        raise RetryableError(f"{told}; run finalize again, which inserts another one")
+    reason, why = (job.error_result.get(key) for key in ("reason", "message"))
+    failure = f"{name} into {target.address} has failed ({reason}: {why}). No row is visible"
+    if reason in _TRANSIENT:
+        raise RetryableError(f"{failure}. Run finalize again; it inserts another job")
     raise TerminalError(
-        f"{told}. It has committed and stays so. Change the table, so that it takes these rows, "
+        f"{failure}. The batch stays committed. Change the table so that it accepts these rows, "
         "and run finalize again",
         next=AGAIN,
     )
@@ -201,21 +204,21 @@ def _check(target: BigQueryTarget, won: CommittedBatch, job: LoadJob) -> None:
 
 # Keeps BQ6.
 @contextmanager
-def _joined(won: CommittedBatch) -> Iterator[IO[bytes]]:
-    """The batch's rows as one file of Parquet, with their batch and its place: an upload has one.
+def _as_one_file(won: CommittedBatch) -> Iterator[IO[bytes]]:
+    """The batch's rows with semel's columns as one Parquet file, as an upload takes one file.
 
-    It has no name, so it goes with the process.
+    The file has no name, so the system frees it when the process ends.
     """
-    own = [pa.field(name, pa.int64()) for name in OWN]
-    schema, done = pa.schema([*won.schema, *own]), 0
+    semel_fields = [pa.field(name, pa.int64()) for name in SEMEL_COLUMNS]
+    schema, rows = pa.schema([*won.schema, *semel_fields]), 0
     pieces = (pa.Table.from_batches([rows]) for rows in staged(won))
     with tempfile.TemporaryFile(dir=Path(won.files[0].staged_path).parent) as file:
         with pq.ParquetWriter(file, schema, compression="zstd", store_schema=False) as writer:
-            for some in gathered(pieces, ROW_GROUP_BYTES):
-                for name, number in zip(OWN, (won.batch_id, won.commit_seq), strict=True):
-                    number = pa.repeat(pa.scalar(number, pa.int64()), some.num_rows)
-                    some = some.append_column(name, number)
-                writer.write_table(some.cast(schema))
-                done += some.num_rows
-        check_count(won, done)
+            for table in gather(pieces, ROW_GROUP_BYTES):
+                for name, number in zip(SEMEL_COLUMNS, (won.batch_id, won.commit_seq), strict=True):
+                    number = pa.repeat(pa.scalar(number, pa.int64()), table.num_rows)
+                    table = table.append_column(name, number)
+                writer.write_table(table.cast(schema))
+                rows += table.num_rows
+        check_count(won, rows)
         yield file

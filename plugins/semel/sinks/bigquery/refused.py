@@ -1,4 +1,4 @@
-"""Rows that no table of BigQuery takes, found in a task that needs no client of Google's."""
+"""Find rows that BigQuery rejects, in a task, without Google's client."""
 
 from dataclasses import dataclass
 
@@ -11,16 +11,16 @@ from semel.sinks import RefusedRows
 
 @dataclass(frozen=True, kw_only=True)
 class BigQueryRowCheck:
-    """Finds them: BigQuery's dates and times are of the years 1 to 9999."""
+    """Finds dates and times outside the years 1 to 9999, which BigQuery rejects."""
 
     notes: tuple[str, ...] = ()
 
     # Keeps BQ5.
     def __call__(self, table: pa.Table) -> list[RefusedRows]:
-        found = []
+        refusals = []
         for name in table.column_names:
             bad = beyond_json(table.column(name).combine_chunks(), "range")
             if bad.any():
-                why = f"column {name!r} is not of the years 1 to 9999"
-                found.append(RefusedRows(np.flatnonzero(bad), "range", why))
-        return found
+                why = f"column {name!r} has a time outside the years 1 to 9999"
+                refusals.append(RefusedRows(np.flatnonzero(bad), "range", why))
+        return refusals

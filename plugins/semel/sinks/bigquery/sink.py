@@ -1,11 +1,11 @@
-"""A table of BigQuery as a sink: the rows of a batch are appended by one load job.
+"""A BigQuery table as a sink: one load job appends the rows of a batch.
 
 Purpose: make a committed batch's rows visible in a table, each once.
-How it works: a job's id is made of the batch and of its manifest's digest, so BigQuery itself runs
-it once, whoever inserts it and however often (`landing`). A load job appends all or nothing. Which
-batches are there the rows themselves say.
-What it does not do: make tables, replace what was loaded, hold a connection between calls.
-Known limitation: the real service was never met, only what its documents say.
+How it works: a job's id consists of the batch and its manifest's digest, so BigQuery runs it once,
+however many processes insert it (`landing`). A load job appends all rows or none. The rows
+themselves show which batches the table has.
+Limits: semel does not create tables, replace loaded rows, or keep a connection between calls. Tests
+use a fake of the service, built from its documentation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ from semel.sinks.bigquery.target import BigQueryTarget
 _ALL = 1 << 62
 
 
-def opened(context: Context, address: str | None, looks: object) -> "BigQuerySink":  # noqa: ARG001
+def open_sink(context: Context, address: str | None, files: object) -> "BigQuerySink":  # noqa: ARG001
     """The table."""
     sink = context.declared
     target = BigQueryTarget(
@@ -81,12 +81,12 @@ class BigQuerySink(RemoteSink):
             table = facts.examine(client, self._target, schema)
         by = table.clustering_fields or []
         note = "" if by[:1] == ["_semel_batch"] else (
-            "; it is not clustered by _semel_batch, so each batch reads two columns of all of it"
+            "; it is not clustered by _semel_batch, so each batch scans two columns of all rows"
         )  # fmt: skip
         return f"table {self.address} in {table.location}: {table.num_rows or 0:,} rows{note}"
 
     def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:  # noqa: ARG002
-        """The columns, where only the job could tell them."""
+        """Check the columns again: before the transform's job, they may be unknown."""
         self.describe(schema)
 
     def query_presence(self, won: CommittedBatch) -> Sequence[Presence]:
@@ -98,28 +98,28 @@ class BigQuerySink(RemoteSink):
             with self._client() as client:
                 landing.land(client, self._target, won)
 
-    def forget(self, batches: Sequence[int]) -> str:
-        shown = ", ".join(map(str, batches))
+    def describe_removal(self, batches: Sequence[int]) -> str:
+        numbers = ", ".join(map(str, batches))
         return (
-            f"Take them out: DELETE FROM `{self._target.name}` WHERE _semel_batch IN ({shown})"
+            f"Remove them: DELETE FROM `{self._target.name}` WHERE _semel_batch IN ({numbers})"
         )
 
     def notes(self, newest: NotesQuery | None = None) -> Notes:
-        """What the rows say: of a batch that was deleted nothing is left, and all are `pipeline`'s.
-        """
-        asked = (newest.has or 0, newest.count) if newest else (0, _ALL)
+        """Notes derived from the rows. A deleted batch has none, and each names `pipeline`."""
+        has, count = (newest.has or 0, newest.count) if newest else (0, _ALL)
         with self._client() as client:
-            return Notes(tuple(facts.notes(client, self._target, self._pipeline, *asked)))
+            return Notes(tuple(facts.notes(client, self._target, self._pipeline, has, count)))
 
     # Keeps BQ7.
     def rows(self, marker: Published, *, strays: bool = False) -> Iterator[pa.Table]:  # noqa: ARG002
-        wanted, found = sum(file.records for file in marker.of_kind(Kind.DATA)), 0
+        published, count = sum(file.records for file in marker.of_kind(Kind.DATA)), 0
         with self._client() as client:
-            for some in facts.rows(client, self._target, marker.made_by, marker.sink_schema):
-                found += some.num_rows
-                yield some
-        if found != wanted:
+            for table in facts.rows(client, self._target, marker.writer_id, marker.sink_schema):
+                count += table.num_rows
+                yield table
+        if count != published:
             raise MiscountError(
-                f"{self.address} has {found} rows of batch {marker.made_by}, and {wanted} were put "
-                "in: somebody has changed them; restore them, as by FOR SYSTEM_TIME AS OF"
+                f"{self.address} has {count} rows of batch {marker.writer_id}, and semel loaded "
+                f"{published}. Somebody has changed them. Restore them, for example with FOR "
+                "SYSTEM_TIME AS OF"
             )

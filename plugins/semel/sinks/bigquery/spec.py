@@ -10,19 +10,20 @@ from semel.sinks.spec import ServiceSinkSpec
 
 
 class BigQuerySinkSpec(ServiceSinkSpec):
-    """A table of BigQuery: the rows of a batch are appended by one load job. Experimental."""
+    """A BigQuery table. One load job appends the rows of a batch. Experimental."""
 
-    counts_refused: ClassVar[str] = (
-        "no view that merges its rows is made there; write to files or a table of PostgreSQL"
+    no_aggregate_reason: ClassVar[str] = (
+        "nothing there can merge partial rows; write to files or a PostgreSQL table"
     )
     type: Literal["bigquery"]
     """The kind of sink."""
     connection: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     """The Airflow connection, of type google_cloud_platform; null: the machine's credentials."""
     project: str = Field(pattern=r"^[a-z][a-z0-9.:-]*$")
-    """The project of the table, in which the load jobs run, too."""
+    """The project of the table, in which the load jobs also run."""
     location: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9-]*$")
-    """Where the table's dataset is, as `EU` or `europe-west3`: ids of jobs are unique within it."""
+    """The location of the table's dataset, such as `EU` or `europe-west3`. Job ids are unique
+    within it."""
     table: str = Field(pattern=r"^[A-Za-z0-9_]+\.[A-Za-z0-9_-]+$")
     """The table, as dataset.table. One table, one pipeline."""
     archive: Text | None = None
@@ -43,7 +44,7 @@ class BigQuerySinkSpec(ServiceSinkSpec):
         return "bigquery", f"{self.project}.{self.table}"
 
     def whereabouts(self) -> Location:
-        """The table, wherever its dataset is: that has its name once in a project."""
+        """The table. The location is not part of it: a project has each dataset name only once."""
         name = f"{self.project}.{self.table}"
         return Location(kind=TABLE, name=name, servers=frozenset({"bigquery"}))
 

@@ -1,4 +1,4 @@
-"""Which table of BigQuery rows go to, how it is asked, and what its errors mean."""
+"""The address of a BigQuery table, its client, and the translation of the client's errors."""
 
 import os
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from semel.clients import gcp
 from semel.errors import RetryableError, SemelError, TerminalError, UnavailableError, first_line
 
 ANSWER_SECONDS = 8
-"""How long a question that fails is asked again: errors come within ten seconds."""
+"""How long the client repeats a failing read, so that errors appear within ten seconds."""
 
 REQUEST_SECONDS = 30
 """How long one request may wait for the next byte."""
 
 ERRORS = (api.GoogleAPIError, GoogleAuthError, requests.RequestException)
-"""What the client raises."""
+"""The client's exceptions."""
 
 _SCOPE = "https://www.googleapis.com/auth/bigquery"
 _AWAY = (
@@ -33,14 +33,14 @@ _BUSY = ("quotaExceeded", "rateLimitExceeded")
 
 
 class TableMissingError(TerminalError):
-    """There is no such table, or not in this location."""
+    """The table does not exist in this location."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BigQueryTarget:
-    """A table, `dataset.name`, in whose project and location load jobs and queries run.
+    """A table, `dataset.name`. Load jobs and queries run in its project and location.
 
-    `connection`: None: the application default credentials.
+    `connection`: None for the application default credentials.
     """
 
     connection: str | None
@@ -58,54 +58,56 @@ class BigQueryTarget:
         return f"{self.project}.{self.table}"
 
     @property
-    def patience(self) -> dict[str, Any]:
-        """How long a call that only asks may take, as its keywords."""
+    def read_timeouts(self) -> dict[str, Any]:
+        """The keywords of a call that only reads: its retries and its timeout."""
         retry = bigquery.DEFAULT_RETRY.with_timeout(ANSWER_SECONDS)
         return {"retry": retry, "timeout": REQUEST_SECONDS}
 
     def client(self) -> bigquery.Client:
-        """TerminalError: there are no credentials. With BIGQUERY_EMULATOR_HOST none are needed."""
+        """Raises TerminalError if there are no credentials. The emulator
+        (BIGQUERY_EMULATOR_HOST) needs none.
+        """
         credentials = gcp.credentials(self.connection, "BigQuery", _SCOPE, settings.connection)
         if credentials is None and os.environ.get("BIGQUERY_EMULATOR_HOST"):
             credentials = AnonymousCredentials()
-        with gcp.needed():
+        with gcp.require_credentials():
             return bigquery.Client(self.project, credentials, location=self.location)
 
     @contextmanager
-    def answers(self) -> Iterator[None]:
-        """Errors of the client within the block, as errors of semel."""
+    def translate_errors(self) -> Iterator[None]:
+        """Raise the client's errors within the block as semel's errors."""
         try:
             yield
         except ERRORS as error:
-            raise self.told(error) from error
+            raise self.translate_error(error) from error
 
-    def told(self, error: Exception) -> SemelError:
-        """What an error of the client means."""
-        why, who = first_line(error), gcp.who(self.connection)
+    def translate_error(self, error: Exception) -> SemelError:
+        """The error of semel for an error of the client."""
+        why, who = first_line(error), gcp.identity_text(self.connection)
         if isinstance(error, _AWAY):
             return UnavailableError(
                 f"{self.address}: BigQuery does not answer ({why}), by {who}; try later"
             )
-        if isinstance(error, GoogleAuthError):  # Its words may quote a key.
+        if isinstance(error, GoogleAuthError):  # Its text may contain a key.
             return TerminalError(
-                f"{self.address}: Google does not take {who} ({type(error).__name__}); correct it"
+                f"{self.address}: Google rejects {who} ({type(error).__name__}); correct it"
             )
         if reason_of(error) in _BUSY:
-            return RetryableError(f"{self.address}: BigQuery takes no more now ({why}); try later")
+            return RetryableError(f"{self.address}: a BigQuery quota is used up ({why}); try later")
         if isinstance(error, api.NotFound):
             return TableMissingError(
-                f"{self.address} is not there ({why}); make it, docs/bigquery.md says how, or "
-                "restore it"
+                f"{self.address} does not exist ({why}). Create it as docs/bigquery.md describes, "
+                "or restore it"
             )
         if isinstance(error, api.Forbidden):
             return TerminalError(
                 f"{self.address}: {who} lacks a right ({why}); give it roles/bigquery.dataEditor "
                 f"on the dataset and roles/bigquery.jobUser on the project {self.project}"
             )
-        return TerminalError(f"{self.address}: BigQuery refuses to be asked ({why})")
+        return TerminalError(f"{self.address}: BigQuery rejects the request ({why})")
 
 
 def reason_of(error: Exception) -> str | None:
-    """The service's own word for an error."""
+    """BigQuery's reason code of an error, such as `quotaExceeded`. Returns None without one."""
     errors = getattr(error, "errors", None)
     return errors[0].get("reason") if errors else None

@@ -1,9 +1,9 @@
-"""A Delta table as a sink: the files of a batch become visible by one commit.
+"""A Delta table as a sink: one commit publishes the files of a batch.
 
 Purpose: make a committed batch's rows visible in a table, each once.
-How it works: the commit sets a transaction that is the batch's own, so it is found in the table
-whether the batch has landed, whoever commits and however often (`landing`).
-What it does not do: replace what is there, partition, compact. Somebody else may append, compact
+How it works: the commit sets a transaction with the batch's own id. The table's log therefore shows
+whether a batch is published, however many attempts commit it (`landing`).
+Limits: semel does not replace rows, partition or compact. Other programs may append, compact
 (OPTIMIZE) and vacuum.
 """
 
@@ -16,14 +16,14 @@ from semel.declare.context import Context
 from semel.model.manifest import Kind, ManifestFile, Published, StagedFile
 from semel.sinks import CommittedBatch, MiscountError, Notes, NotesQuery, Presence, RemoteSink
 from semel.sinks.delta import landing
-from semel.sinks.delta.table import Table
+from semel.sinks.delta.table import DeltaTarget
 
 _ALL = 1 << 62
 
 
-def opened(context: Context, address: str | None, looks: object) -> "DeltaSink":  # noqa: ARG001
-    """The table, which is not asked yet."""
-    return DeltaSink(Table(context.declared), context.name)
+def open_sink(context: Context, address: str | None, files: object) -> "DeltaSink":  # noqa: ARG001
+    """The table. Sends no request yet."""
+    return DeltaSink(DeltaTarget(context.declared), context.name)
 
 
 class DeltaSink(RemoteSink):
@@ -31,7 +31,7 @@ class DeltaSink(RemoteSink):
 
     self_noted = True
 
-    def __init__(self, table: Table, pipeline: str) -> None:
+    def __init__(self, table: DeltaTarget, pipeline: str) -> None:
         self._table, self._pipeline = table, pipeline
         self.address = table.address
 
@@ -42,14 +42,14 @@ class DeltaSink(RemoteSink):
         self.describe(schema)
 
     def describe(self, schema: pa.Schema | None) -> str:
-        found = self._table.examine(schema)
-        self._table.prove()
-        if found is None:
-            return f"Delta table {self.address}, which the first batch will make"
-        return f"Delta table {self.address} at version {found.version()}"
+        table = self._table.examine(schema)
+        self._table.check_store()
+        if table is None:
+            return f"Delta table {self.address}, which the first batch will create"
+        return f"Delta table {self.address} at version {table.version()}"
 
     def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:  # noqa: ARG002
-        """The columns, where only the job could tell them."""
+        """Check the columns again: before the transform's job, they may be unknown."""
         self._table.examine(schema)
 
     def query_presence(self, won: CommittedBatch) -> Sequence[Presence]:
@@ -59,32 +59,32 @@ class DeltaSink(RemoteSink):
         if missing:
             landing.land(self._table, won)
         elif won.files:
-            self._table.settle()
+            self._table.sync_log()
 
     def repair_published(self, won: CommittedBatch) -> None:
-        landing.mend(self._table, won)
+        landing.restore_files(self._table, won)
 
-    def forget(self, batches: Sequence[int]) -> str:
-        shown = ", ".join(map(str, batches))
-        return f"Take them out: DELETE FROM delta.`{self.address}` WHERE _semel_batch IN ({shown})"
+    def describe_removal(self, batches: Sequence[int]) -> str:
+        numbers = ", ".join(map(str, batches))
+        return f"Remove them: DELETE FROM delta.`{self.address}` WHERE _semel_batch IN ({numbers})"
 
     def notes(self, newest: NotesQuery | None = None) -> Notes:
-        """What the rows say: of a batch that was deleted nothing is left, and all are `pipeline`'s.
-        """
-        asked = (newest.has or 0, newest.count) if newest else (0, _ALL)
-        return Notes(tuple(self._table.notes(self._pipeline, *asked)))
+        """Notes derived from the rows. A deleted batch has none, and each names `pipeline`."""
+        has, count = (newest.has or 0, newest.count) if newest else (0, _ALL)
+        return Notes(tuple(self._table.notes(self._pipeline, has, count)))
 
     # Keeps DL7.
     def rows(self, marker: Published, *, strays: bool = False) -> Iterator[pa.Table]:  # noqa: ARG002
-        wanted, found = sum(file.records for file in marker.of_kind(Kind.DATA)), 0
-        for some in self._table.rows(marker.made_by, marker.sink_schema):
-            found += some.num_rows
-            yield some
-        if found != wanted:
+        published, count = sum(file.records for file in marker.of_kind(Kind.DATA)), 0
+        for table in self._table.rows(marker.writer_id, marker.sink_schema):
+            count += table.num_rows
+            yield table
+        if count != published:
             raise MiscountError(
-                f"{self.address} has {found} rows of batch {marker.made_by}, and {wanted} were put "
-                "in: somebody has changed them. Put them back from a version that had them: "
-                f"DELETE FROM delta.`{self.address}` WHERE _semel_batch = {marker.made_by}; INSERT "
-                f"INTO delta.`{self.address}` SELECT * FROM delta.`{self.address}` VERSION AS OF n "
-                f"WHERE _semel_batch = {marker.made_by}"
+                f"{self.address} has {count} rows of batch {marker.writer_id}, and semel published "
+                f"{published}. Somebody has changed them. Restore them from a version n that has "
+                f"them all: DELETE FROM delta.`{self.address}` WHERE _semel_batch = "
+                f"{marker.writer_id}; INSERT INTO delta.`{self.address}` SELECT * FROM "
+                f"delta.`{self.address}` VERSION AS OF n "
+                f"WHERE _semel_batch = {marker.writer_id}"
             )

@@ -9,22 +9,22 @@ from pydantic import Field, field_validator
 from semel import settings
 from semel.clients.objects import access
 from semel.declare.parts import Text
-from semel.declare.place import Location, reached
-from semel.sinks.spec import ServiceSinkSpec, folder_of
+from semel.declare.place import Location, service
+from semel.sinks.spec import ServiceSinkSpec, checked_folder
 
 
-def misread(table: str) -> str | None:
-    """How the library that commits takes a table's name for another one, if it does."""
+def name_problem(table: str) -> str | None:
+    """Why deltalake would write to another table than the one with this name, or None."""
     if re.search(r"%[0-9A-Fa-f]{2}", table) or ("\\" in table and "://" not in table):
         return "has a % before two hex digits, or a backslash, which clients of Delta decode"
     return None
 
 
 class DeltaSinkSpec(ServiceSinkSpec):
-    """A Delta table: a batch is one commit, which names it."""
+    """A Delta table. One commit publishes a batch."""
 
-    counts_refused: ClassVar[str] = (
-        "no view that merges its rows is made there; write to files or a table of PostgreSQL"
+    no_aggregate_reason: ClassVar[str] = (
+        "nothing there can merge partial rows; write to files or a PostgreSQL table"
     )
     type: Literal["delta"]
     """The kind of sink."""
@@ -46,43 +46,44 @@ class DeltaSinkSpec(ServiceSinkSpec):
 
     @property
     def store(self) -> access.StoreLocation | None:
-        """Where in a store it is; None: in a folder."""
+        """The table's location in a store. Returns None if the table is a folder."""
         return access.StoreLocation.of(self.table) if "://" in self.table else None
 
     @property
     def address(self) -> str:
-        """Canonical, without secrets. TerminalError: the folder lies outside the data roots."""
-        return str(self.store or self.below())
+        """Canonical, without secrets. Raises TerminalError if a folder is outside the data roots.
+        """
+        return str(self.store or self.absolute_folder())
 
-    def below(self) -> Path:
-        """The folder, where it is one. TerminalError: it lies outside the data roots."""
+    def absolute_folder(self) -> Path:
+        """The table's folder. Raises TerminalError if it is outside the data roots."""
         return settings.allowed(self.table, "sink.table")
 
     def describe(self) -> str:
-        """The table, and how it is reached."""
+        """The table, and the access to it."""
         if self.store is None:
             return f"Delta table `{self.table}`"
-        how = reached(self.connection, None) if self.connection else "by the machine's role"
+        how = service(self.connection, None) if self.connection else "by the machine's role"
         return f"Delta table `{self.store}` ({how})"
 
     def dataset(self, address: str) -> tuple[str, str]:  # noqa: ARG002 - the table says it
         """The folder, or bucket and prefix."""
-        return self.store.dataset if self.store else ("file", str(self.below()))
+        return self.store.dataset if self.store else ("file", str(self.absolute_folder()))
 
     def whereabouts(self) -> Location:
-        """The folder, or the prefix, by whatever key."""
+        """The folder, or the prefix, whatever the credentials are."""
         if self.store is None:
-            return Location.of(self.below())
+            return Location.of(self.absolute_folder())
         return access.location(self.store, self.connection)
 
     @field_validator("table", mode="before")
     @classmethod
-    def _table(cls, found: object) -> object:
-        if isinstance(found, str) and (why := misread(found)):
+    def _table(cls, table: object) -> object:
+        if isinstance(table, str) and (why := name_problem(table)):
             raise ValueError(why)
-        if isinstance(found, str) and "://" in found:
-            return access.checked_url(found)
-        return folder_of(found) if isinstance(found, str) else found
+        if isinstance(table, str) and "://" in table:
+            return access.check_url(table)
+        return checked_folder(table) if isinstance(table, str) else table
 
 
 DECLARED = DeltaSinkSpec

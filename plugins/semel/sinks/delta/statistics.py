@@ -1,11 +1,10 @@
-"""What a commit says of a file, by which readers pass over it: of each column the least and the
-greatest value, and how many are null (the Delta protocol's "Per-file Statistics").
+"""Per-file statistics of a Delta commit, with which readers skip files: each column's minimum,
+maximum and number of nulls (the Delta protocol's "Per-file Statistics").
 
-A bound may be wider than the values, and never narrower: a reader would miss rows. Where a column
-has no bounds that JSON can hold, as with a NaN, the file has none at all: deltalake's datasets find
-no row by a column that lacks bounds which other columns of the file have. Numbers have all their
-digits, for some readers take the text itself for a decimal; and letters are not escaped, for
-deltalake's reader of JSON joins the halves of a surrogate pair wrongly.
+A bound may be wider than the values, never narrower, or a reader would miss rows. If JSON cannot
+express a column's bounds, as with a NaN, the file gets no bounds: deltalake's datasets find no row
+by a column that alone lacks bounds. Numbers have all digits, because some readers parse the text as
+a decimal. Letters are not escaped, because deltalake's JSON reader joins surrogate pairs wrongly.
 """
 
 import json
@@ -25,16 +24,16 @@ _SURROGATES = 0xD800, 0xE000
 
 # Keeps DL6.
 class Statistics:
-    """Of the rows that were added."""
+    """The statistics of all added rows."""
 
     def __init__(self) -> None:
         self.rows = 0
         self._nulls: dict[str, int] = {}
         self._bounds: dict[str, tuple[Any, Any] | None] = {}
-        """None: there is no bound, as some value is none of JSON."""
+        """By column. None if JSON cannot express a value."""
 
     def add(self, table: pa.Table) -> None:
-        """More rows of the file, all with the same columns."""
+        """Add rows of the file; all tables have the same columns."""
         self.rows += table.num_rows
         for field, column in zip(table.schema, table.columns, strict=True):
             if pa.types.is_nested(field.type) or _is_bytes(field.type):
@@ -43,13 +42,12 @@ class Statistics:
             if column.null_count < len(column):
                 self._widen(field.name, _bounds(column))
 
-    def _widen(self, name: str, found: tuple[Any, Any] | None) -> None:
-        known = self._bounds.get(name, found)
-        both = known and found and (min(known[0], found[0]), max(known[1], found[1]))
-        self._bounds[name] = both
+    def _widen(self, name: str, new: tuple[Any, Any] | None) -> None:
+        old = self._bounds.get(name, new)
+        self._bounds[name] = old and new and (min(old[0], new[0]), max(old[1], new[1]))
 
     def text(self) -> str:
-        """As a commit has them."""
+        """The JSON text for a commit."""
         counts = f'"numRecords":{self.rows},"nullCount":{_object(self._nulls)}'
         bounds = {name: both and (_low(both[0]), _high(both[1]))
                   for name, both in self._bounds.items()}  # fmt: skip
@@ -64,14 +62,15 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
-    """The least and the greatest value; None: one is no number, or is of no year that there is."""
+    """Minimum and maximum. Returns None if a value is NaN or infinite, or outside Python's years.
+    """
     if pa.types.is_floating(column.type) and pc.all(pc.is_finite(column)).as_py() is not True:
         return None
     try:
-        found = pc.min_max(column).as_py()
+        bounds = pc.min_max(column).as_py()
     except (ValueError, OverflowError):
         return None
-    return found["min"], found["max"]
+    return bounds["min"], bounds["max"]
 
 
 def _object(values: dict[str, Any]) -> str:
@@ -97,7 +96,7 @@ def _low(value: Any) -> Any:
 
 
 def _high(value: Any) -> Any:
-    """None: no time that there is is as great."""
+    """The upper bound for JSON. Returns None if Python has no time that late."""
     if isinstance(value, datetime):
         up = timedelta(microseconds=-value.microsecond % 1_000)
         return None if value.replace(tzinfo=None) > datetime.max - up else _time(value + up)
@@ -114,7 +113,7 @@ def _time(value: datetime) -> str:
 
 
 def _above(text: str) -> str | None:
-    """The next text that is greater than all that begin so, by code points."""
+    """The least text above all texts with this prefix, by code points."""
     for at in range(len(text) - 1, -1, -1):
         if (code := ord(text[at])) < sys.maxunicode:
             code = _SURROGATES[1] if code + 1 == _SURROGATES[0] else code + 1

@@ -1,7 +1,7 @@
-"""A Delta table as it is now: how it is opened, what it holds, and whether an output fits.
+"""Open a Delta table, query its rows, and examine whether an output fits.
 
-Each question opens the table anew: a handle is the table at one version, and a commit that is made
-through it fails where somebody has committed since.
+Each query opens the table again: a handle is the table at one version, and a commit through it
+fails if another commit came after that version.
 """
 
 import json
@@ -19,8 +19,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from semel import storage
 from semel.clients.objects import Store
-from semel.clients.objects.access import options
-from semel.clients.objects.probe import prove
+from semel.clients.objects.access import client_options
+from semel.clients.objects.probe import check_conditional_puts
 from semel.clients.sql import column, query
 from semel.errors import (
     CorruptionError,
@@ -31,105 +31,113 @@ from semel.errors import (
     first_line,
 )
 from semel.sinks import BatchNote, notes_of_rows
-from semel.sinks.delta.spec import DeltaSinkSpec, misread
+from semel.sinks.delta.spec import DeltaSinkSpec, name_problem
 
-OWN = pa.schema([("_semel_batch", pa.int64()), ("_semel_seq", pa.int64())])
-"""The columns that semel adds: which batch a row is of, and its place in the order of commits."""
+SEMEL_COLUMNS = pa.schema([("_semel_batch", pa.int64()), ("_semel_seq", pa.int64())])
+"""The columns that semel adds: a row's batch, and the batch's place in the commit order."""
 
 LOG = "_delta_log"
 
 FEATURES = frozenset({"appendOnly", "changeDataFeed", "invariants", "timestampNtz"})
-"""Features of tables that a commit of new files alone keeps. Of invariants none may be declared."""
+"""Table features that a commit of new files alone respects. `invariants` only if none is declared.
+"""
 
-_UNSAID = re.compile(r"[ ,;{}()\n\t=\0]")
-"""What a column's name may not have, by Delta's protocol; and NUL, which its readers leave out."""
+_FORBIDDEN = re.compile(r"[ ,;{}()\n\t=\0]")
+"""Characters that Delta's protocol forbids in column names, and NUL, which its readers drop."""
 
 _ROW_CHECKS = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 _CONSTRAINT = "delta.constraints."
 _NULLS = ("nullable", "containsNull", "valueContainsNull")
 _LEGACY_IDENTITY = 6
-"""The version of writers that has identity columns, and all before, without their names."""
+"""The writer version that has identity columns, and all earlier features, without naming them."""
 
 _DIGITS = 20
 _ENTRY = re.compile(r"\d{20}\.(json|checkpoint\.)")
 """The commits and checkpoints of a log."""
 
 _DENIED = re.compile(r"[^:()]+\(os error (1|13|30)\)")
-"""EPERM, EACCES and EROFS, as Rust tells them."""
+"""EPERM, EACCES and EROFS, as Rust writes them."""
 
-_MAPPING, _FORGETS = "delta.columnMapping.mode", "delta.setTransactionRetentionDuration"
+_MAPPING, _RETENTION = "delta.columnMapping.mode", "delta.setTransactionRetentionDuration"
 
 
-class Table:
-    """Where a Delta table is. It holds no connection, and may be used by several threads."""
+class DeltaTarget:
+    """The location of a Delta table. Has no connection; threads may share it."""
 
     def __init__(self, declared: DeltaSinkSpec) -> None:
         self.address = declared.address
         self._store, self._options = None, {}
         if declared.store is not None:
             self._store = Store(self.address, declared.connection)
-            self._options = options(declared.store, declared.connection)
+            self._options = client_options(declared.store, declared.connection)
 
-    def now(self) -> DeltaTable | None:
-        """The table at its newest version; None: there is none yet. Errors as of `Store`."""
-        if not self._is_there():
+    def open_newest(self) -> DeltaTable | None:
+        """The table at its newest version. Returns None if it does not exist yet. Raises the
+        errors of `Store`.
+        """
+        if not self._has_log():
             return None
-        with self.answers(), suppress(TableNotFoundError):  # Who made it died before its commit.
+        # Not found: its creator died before the first commit.
+        with self.translate_errors(), suppress(TableNotFoundError):
             return DeltaTable(self.address, storage_options=self._options)
         return None
 
-    def _is_there(self) -> bool:
-        # The store's own client says what is wrong in ten seconds, and in better words.
+    def _has_log(self) -> bool:
+        # The store's own client reports errors within ten seconds, and in better words.
         if self._store is not None:
             return next(self._store.list(LOG), None) is not None
         return Path(self.address, LOG).is_dir()
 
-    def prove(self) -> None:
-        """TerminalError: a store does not refuse a commit where one is."""
+    def check_store(self) -> None:
+        """Raises TerminalError if the store does not refuse to overwrite a commit."""
         if self._store is not None:
-            prove(self._store, replaces=False)
+            check_conditional_puts(self._store, replaces=False)
 
     # Keeps DL4.
-    def fit(self, schema: pa.Schema) -> DeltaTable:
-        """The table, made where there is none. TerminalError: the output does not fit in it."""
-        if (found := self.examine(schema)) is not None:
-            return found
-        made = delta_schema(with_own(schema))
+    def open_or_create(self, schema: pa.Schema) -> DeltaTable:
+        """The table, after creating it if necessary. Raises TerminalError if the output does not
+        fit.
+        """
+        if (table := self.examine(schema)) is not None:
+            return table
+        new_schema = delta_schema(with_semel_columns(schema))
         if self._store is None:
             storage.make_folder(Path(self.address))
-        with self.answers():
+        with self.translate_errors():
             try:
                 DeltaTable.create(
-                    self.address, schema=made, mode="error", storage_options=self._options
+                    self.address, schema=new_schema, mode="error", storage_options=self._options
                 )
             except DeltaError:
-                if self.now() is None:
+                if self.open_newest() is None:
                     raise
-        # Somebody may have made another one meanwhile.
-        found = self.examine(schema)
-        if found is None:
-            raise RetryableError(f"{self.address} was made, and is gone; run finalize again")
-        return found
+        # Somebody may have created another table meanwhile.
+        table = self.examine(schema)
+        if table is None:
+            raise RetryableError(
+                f"somebody removed {self.address} right after semel created it; run finalize again"
+            )
+        return table
 
-    def put(self, name: str, data: bytes) -> None:
-        """Add a file, durably, where none of its name is."""
+    def add_file(self, name: str, data: bytes) -> None:
+        """Write a file durably, unless its name exists."""
         if self._store is not None:
             self._store.create(name, data, {})
             return
         try:
             storage.write_new(Path(self.address, name), data)
         except FileExistsError:
-            return  # Of a twin.
+            return  # Another attempt has written the same file.
 
-    def active(self, table: DeltaTable, names: list[str]) -> dict[str, int]:
-        """Those of some files that a version names, and their bytes as it says."""
-        with self.answers():
-            told = pa.table(table.get_add_actions())
-        told = told.filter(pc.is_in(told["path"], pa.array(names, told["path"].type)))
-        return dict(zip(told["path"].to_pylist(), told["size_bytes"].to_pylist(), strict=True))
+    def active_files(self, table: DeltaTable, names: list[str]) -> dict[str, int]:
+        """The files among `names` that a version names, with their bytes by its log."""
+        with self.translate_errors():
+            files = pa.table(table.get_add_actions())
+        files = files.filter(pc.is_in(files["path"], pa.array(names, files["path"].type)))
+        return dict(zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))
 
-    def size(self, name: str) -> int | None:
-        """Bytes of a file; None: there is none."""
+    def file_size(self, name: str) -> int | None:
+        """Bytes of a file. Returns None if it does not exist."""
         try:
             if self._store is not None:
                 return self._store.head(name)[0].size
@@ -138,8 +146,8 @@ class Table:
             return None
 
     # Keeps DL8.
-    def settle(self) -> None:
-        """Make what was committed durable: the newest checkpoint, and all commits behind it."""
+    def sync_log(self) -> None:
+        """Make the commits durable: sync the newest checkpoint and all later commits."""
         if self._store is not None:
             return
         log = Path(self.address, LOG)
@@ -147,137 +155,143 @@ class Table:
         newest = max((entries[name] for name in entries if ".checkpoint" in name), default=0)
         for name, version in entries.items():
             if version >= newest:
-                # A checkpoint may have taken it away meanwhile.
+                # A cleanup of the log may have removed it meanwhile.
                 with suppress(FileNotFoundError):
                     storage.sync_file(log / name)
         storage.sync_folder(log)
         storage.sync_folder(log.parent)
 
     @contextmanager
-    def answers(self) -> Iterator[None]:
-        """Errors of the client within the block, as errors of semel."""
+    def translate_errors(self) -> Iterator[None]:
+        """Raise the client's errors within the block as semel's errors."""
         try:
             yield
         except (DeltaError, OSError) as error:
-            raise self._told(error) from error
+            raise self._translate_error(error) from error
 
-    def _told(self, error: Exception) -> SemelError:
+    def _translate_error(self, error: Exception) -> SemelError:
         why = first_line(error)
-        if self._store is not None and (told := self._store.told(error)):
-            return told
+        if self._store is not None and (translated := self._store.translate_error(error)):
+            return translated
         if denied := _DENIED.search(str(error)):
             return TerminalError(
                 f"{self.address}: {denied[0]}; give semel the right to write there"
             )
         if isinstance(error, DeltaError):
             return TerminalError(
-                f"{self.address}: its log cannot be read or written ({why}); repair the table"
+                f"{self.address}: semel cannot read or write its log ({why}); repair the table"
             )
         return UnavailableError(f"{self.address} does not answer ({why}); try later")
 
-    def _asked(self, table: DeltaTable, text: str) -> Iterator[pa.RecordBatch]:
-        """What a statement finds in a version of the table."""
-        if not {*OWN.names} <= {field.name for field in table.schema().fields}:
-            return  # Nobody's batch has landed in it.
+    def _query(self, table: DeltaTable, text: str) -> Iterator[pa.RecordBatch]:
+        """The rows of a statement on a version of the table."""
+        if not {*SEMEL_COLUMNS.names} <= {field.name for field in table.schema().fields}:
+            return  # The table has no batch yet.
         try:
-            with self.answers():
+            with self.translate_errors():
                 for rows in QueryBuilder().register("told", table).execute(text):
                     yield pa.record_batch(rows)
         except Exception as error:
-            if type(error) is not Exception:  # What DataFusion raises has no class of its own.
+            if type(error) is not Exception:  # DataFusion raises the class Exception itself.
                 raise
             raise CorruptionError(
-                f"{self.address}: a file that its log names cannot be read ({_one_line(error)}); "
-                "restore it from a backup. A vacuum with a short retention may have taken it"
+                f"{self.address}: a file that its log names cannot be read ({_one_line(error)}). A "
+                "vacuum with a short retention may have removed it. Restore it from a backup"
             ) from error
 
     # Keeps DL3.
     def count(self, table: DeltaTable, batch_id: int) -> int:
-        """How many rows of a batch a version has."""
+        """The number of rows of a batch in a version."""
         text = query("delta", "count").text.format(batch=batch_id)
-        return sum(rows[0][0].as_py() for rows in self._asked(table, text))
+        return sum(rows[0][0].as_py() for rows in self._query(table, text))
 
     def notes(self, pipeline: str, has: int, most: int) -> list[BatchNote]:
-        """What the rows say of the newest `most` batches. Files far from `has` are not opened."""
-        table = self.now()
+        """Notes of the newest `most` batches, derived from the rows. Does not open files with only
+        batches far below `has`.
+        """
+        table = self.open_newest()
 
-        def look(first: int) -> list[tuple[int, int, int]]:
-            told = self._asked(table, query("delta", "notes").text.format(first=first, most=most))
-            return [row for rows in told for row in zip(*rows.to_pydict().values(), strict=True)]
+        def batches_from(first: int) -> list[tuple[int, int, int]]:
+            text = query("delta", "notes").text.format(first=first, most=most)
+            pieces = self._query(table, text)
+            return [row for rows in pieces for row in zip(*rows.to_pydict().values(), strict=True)]
 
-        return notes_of_rows(pipeline, has, most, look) if table else []
+        return notes_of_rows(pipeline, has, most, batches_from) if table else []
 
     def rows(self, batch_id: int, schema: pa.Schema) -> Iterator[pa.Table]:
-        """All rows that say that they are of a batch, typed as `schema`."""
-        table = self.now()
+        """All rows with a batch's number, typed as `schema`."""
+        table = self.open_newest()
         names = ", ".join(map(column, schema.names))
         text = query("delta", "rows").text.format(columns=names, batch=batch_id)
-        for rows in self._asked(table, text) if table else ():
+        for rows in self._query(table, text) if table else ():
             try:
                 yield pa.Table.from_batches([rows]).rename_columns(schema.names).cast(schema)
             except pa.ArrowException as error:
                 raise CorruptionError(
-                    f"{self.address}: rows of batch {batch_id} are no {schema} any more ({error})"
+                    f"{self.address}: the columns of batch {batch_id} are no longer {schema} "
+                    f"({error}). Restore a version that has them"
                 ) from error
 
     # Keeps DL4, DL5.
     def examine(self, schema: pa.Schema | None) -> DeltaTable | None:
-        """The table, if there is one. TerminalError: the output does not fit in it."""
-        if why := misread(self.address):
+        """The table, or None if it does not exist. Raises TerminalError if the output does not fit.
+        """
+        if why := name_problem(self.address):
             raise TerminalError(f"{self.address} {why}; give the table another name")
-        if why := next(_unsaid(schema or pa.schema([])), None):
+        if why := next(_output_problems(schema or pa.schema([])), None):
             raise TerminalError(f"the output {why}")
-        delta_schema(schema or pa.schema([]))  # Where there is no table yet, too.
-        table = self.now()
-        if table is not None and (why := next(self._unfit(table, schema), None)):
-            raise TerminalError(f"{self.address} {why}; change the table, or give another one")
+        delta_schema(schema or pa.schema([]))  # Check the types even if there is no table yet.
+        table = self.open_newest()
+        if table is not None and (why := next(self._table_problems(table, schema), None)):
+            raise TerminalError(f"{self.address} {why}; change the table, or declare another one")
         return table
 
-    def _unfit(self, table: DeltaTable, schema: pa.Schema | None) -> Iterator[str]:
-        """What of a table does not fit, each as the end of a sentence."""
-        protocol, about = table.protocol(), table.metadata()
+    def _table_problems(self, table: DeltaTable, schema: pa.Schema | None) -> Iterator[str]:
+        """Reasons why an output does not fit a table, each as the end of a sentence."""
+        protocol, metadata = table.protocol(), table.metadata()
         features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
         if unknown := sorted(features - FEATURES):
-            yield f"has the feature {unknown[0]}, which a commit of files alone may not keep"
+            yield f"has the feature {unknown[0]}, which semel's commits may violate"
         if not features and protocol.min_writer_version == _LEGACY_IDENTITY:
-            yield "has the feature identityColumns, which a commit of files alone may not keep"
-        if about.partition_columns:
-            yield f"is partitioned by {', '.join(about.partition_columns)}, which semel does not do"
-        settings = about.configuration
-        if named := next((key for key in settings if key.startswith(_CONSTRAINT)), None):
-            yield f"has {named}, which only a writer of rows can check"
+            yield "has the feature identityColumns, which semel's commits may violate"
+        if metadata.partition_columns:
+            columns = ", ".join(metadata.partition_columns)
+            yield f"is partitioned by {columns}, and semel does not partition"
+        settings = metadata.configuration
+        if constraint := next((key for key in settings if key.startswith(_CONSTRAINT)), None):
+            yield f"has {constraint}, which semel's commits would not check"
         if settings.get(_MAPPING, "none") != "none":
-            yield f"has {_MAPPING}, so its files have other names of columns"
-        if _FORGETS in settings:
-            yield f"has {_FORGETS}, by which it forgets which batches it has"
-        there = {field["name"]: field for field in json.loads(table.schema().to_json())["fields"]}
-        for name, part in ((n, p) for n, field in there.items() for p in _parts(field)):
-            if named := next((key for key in _ROW_CHECKS if key in part.get("metadata", ())), None):
-                yield f"has {named} at {name!r}, which only a writer of rows can keep"
+            yield f"has {_MAPPING}, so its files use other column names"
+        if _RETENTION in settings:
+            yield f"has {_RETENTION}, after which it forgets its batches"
+        fields = {field["name"]: field for field in json.loads(table.schema().to_json())["fields"]}
+        for name, part in ((n, p) for n, field in fields.items() for p in _parts(field)):
+            if rule := next((key for key in _ROW_CHECKS if key in part.get("metadata", ())), None):
+                yield f"has {rule} at {name!r}, which semel's commits would not apply"
             if any(part.get(key) is False for key in _NULLS):
-                why = "which only a writer of rows can check"
-                yield f"has {name!r} NOT NULL, or a part of it, {why}"
-        yield from _lacking(there, OWN if schema is None else with_own(schema))
+                yield f"has {name!r}, or a part of it, NOT NULL; semel's commits would not check it"
+        output = SEMEL_COLUMNS if schema is None else with_semel_columns(schema)
+        yield from _column_problems(fields, output)
 
 
-def _lacking(there: Mapping[str, Any], schema: pa.Schema) -> Iterator[str]:
-    """Which columns of an output a table lacks, or has otherwise."""
-    wanted = json.loads(delta_schema(schema).to_json())["fields"]
-    folded = {name.lower() for name in there}
-    if lacking := [field for field in wanted if field["name"].lower() not in folded]:
-        names = ", ".join(f"{field['name']!r} ({_word(field['type'])})" for field in lacking)
+def _column_problems(fields: Mapping[str, Any], schema: pa.Schema) -> Iterator[str]:
+    """The columns of an output that a table lacks, or has with another type or case."""
+    output = json.loads(delta_schema(schema).to_json())["fields"]
+    folded = {name.lower() for name in fields}
+    if lacking := [field for field in output if field["name"].lower() not in folded]:
+        names = ", ".join(f"{field['name']!r} ({_type_text(field['type'])})" for field in lacking)
         yield f"lacks {names}: ALTER TABLE ... ADD COLUMNS, or DeltaTable(...).alter.add_columns"
-    for field in wanted:
+    for field in output:
         name = field["name"]
-        if name.lower() in folded and name not in there:
-            yield f"has {name!r} with other letters, upper or lower"
-        elif name in there and _bare(there[name]["type"]) != _bare(field["type"]):
-            word = _word(field["type"])
-            yield f"has {name!r} as {_word(there[name]['type'])}, and the output's is {word}"
+        if name.lower() in folded and name not in fields:
+            yield f"has {name!r} in another case"
+        elif name in fields and _bare_type(fields[name]["type"]) != _bare_type(field["type"]):
+            text = _type_text(field["type"])
+            yield f"has {name!r} as {_type_text(fields[name]['type'])}, and the output's is {text}"
 
 
 def _parts(kind: Any) -> Iterator[dict[str, Any]]:
-    """A field or a type, and all that it is made of."""
+    """A field or a type, and all its parts, as the JSON of a schema has them."""
     if isinstance(kind, dict):
         yield kind
     for part in kind.values() if isinstance(kind, dict) else kind if isinstance(kind, list) else ():
@@ -288,38 +302,38 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _bare(kind: Any) -> Any:
-    """A type without what says nothing of its values: may they be null, and remarks."""
+def _bare_type(kind: Any) -> Any:
+    """A type without its metadata and nullability."""
     if isinstance(kind, dict):
-        return {k: _bare(v) for k, v in kind.items() if k != "metadata" and "ull" not in k}
-    return [_bare(one) for one in kind] if isinstance(kind, list) else kind
+        return {k: _bare_type(v) for k, v in kind.items() if k != "metadata" and "ull" not in k}
+    return [_bare_type(part) for part in kind] if isinstance(kind, list) else kind
 
 
-def _word(kind: Any) -> str:
+def _type_text(kind: Any) -> str:
     return kind if isinstance(kind, str) else json.dumps(kind)
 
 
-def _unsaid(schema: pa.Schema) -> Iterator[str]:
-    """What no Delta table takes of an output."""
-    seen: set[str] = set()
+def _output_problems(schema: pa.Schema) -> Iterator[str]:
+    """Reasons why no Delta table can have an output's columns, each as the end of a sentence."""
+    names: set[str] = set()
     for name in schema.names:
-        if name in OWN.names:
-            yield f"has a column {name!r}, and semel writes it itself; select it under another name"
-        if _UNSAID.search(name) or not name:
-            yield f"has a column {name!r}, a name that Delta does not take; select it under another"
-        if name.lower() in seen:
+        if name in SEMEL_COLUMNS.names:
+            yield f"has a column {name!r}, a name that semel uses itself; select it under another"
+        if _FORBIDDEN.search(name) or not name:
+            yield f"has a column {name!r}, a name that Delta forbids; select it under another"
+        if name.lower() in names:
             yield f"has columns {name!r} that differ by their case alone; rename one"
-        seen.add(name.lower())
+        names.add(name.lower())
 
 
-def with_own(schema: pa.Schema) -> pa.Schema:
-    """The columns of an output and semel's own."""
-    return pa.schema([*schema, *OWN])
+def with_semel_columns(schema: pa.Schema) -> pa.Schema:
+    """The columns of an output, and those that semel adds."""
+    return pa.schema([*schema, *SEMEL_COLUMNS])
 
 
 # Keeps DL5.
 def delta_schema(schema: pa.Schema) -> Schema:
-    """A table's schema for columns of Arrow. TerminalError: Delta has no such type."""
+    """The Delta schema of Arrow columns. Raises TerminalError if Delta lacks a type."""
     try:
         return Schema.from_arrow(schema.remove_metadata())
     except Exception as error:

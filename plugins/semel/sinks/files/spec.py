@@ -9,7 +9,7 @@ from semel import settings
 from semel.declare.parts import Text
 from semel.declare.place import Location
 from semel.sinks.in_files import FileSinkSpec
-from semel.sinks.spec import folder_of
+from semel.sinks.spec import checked_folder
 
 
 class FilesSinkSpec(FileSinkSpec):
@@ -23,7 +23,8 @@ class FilesSinkSpec(FileSinkSpec):
     path: Text
     """The folder: relative to the first data root, or absolute. One pipeline, one folder."""
     archive: Text | None = None
-    """The folder of markers and all else that is kept; null: `_semel/` beside the sink's folder."""
+    """The folder of markers and all else that is kept; null: `_semel/` next to the sink's
+    folder."""
 
     def describe(self) -> str:
         """Its path, format and folders."""
@@ -44,7 +45,7 @@ class FilesSinkSpec(FileSinkSpec):
     @field_validator("path")
     @classmethod
     def _path(cls, path: str) -> str | None:
-        return folder_of(path)
+        return checked_folder(path)
 
 
 DECLARED = FilesSinkSpec

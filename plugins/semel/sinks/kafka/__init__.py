@@ -1,1 +1,1 @@
-"""A topic of a Kafka cluster, written."""
+"""A Kafka topic as a sink."""

@@ -1,4 +1,4 @@
-"""Rows as messages, whole columns at once; and messages as rows again."""
+"""Encodes rows as messages, column by column, and decodes messages to rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from pyarrow import types as at
 
 from semel.errors import TerminalError
-from semel.formats.jsonlsink import as_json, from_json, objects, refusal
+from semel.formats.jsonlsink import as_json, from_json, json_objects, refusal
 from semel.sinks import CommittedBatch
 from semel.sinks.kafka.target import KafkaTarget
 
@@ -20,9 +20,9 @@ Texts = list[bytes | None]
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedMessages:
-    """Some rows as messages: of each header a column, in the order in which they are declared.
+    """Rows as messages. `headers` has one list for each declared header, in their order.
 
-    `size` is their bytes, before any compression.
+    `size` is the total number of bytes before compression.
     """
 
     values: Texts
@@ -31,12 +31,14 @@ class EncodedMessages:
     size: int
 
 
-def messages(target: KafkaTarget, won: CommittedBatch, rows: pa.RecordBatch) -> EncodedMessages:
-    """The messages of some rows of a batch, each of which says which batch it is of."""
+def encode_messages(
+    target: KafkaTarget, batch: CommittedBatch, rows: pa.RecordBatch
+) -> EncodedMessages:
+    """The messages of some rows of a batch. Each one names its batch."""
     table = pa.Table.from_batches([rows])
-    for name, number in ((BATCH_FIELD, won.batch_id), (SEQ_FIELD, won.commit_seq)):
+    for name, number in ((BATCH_FIELD, batch.batch_id), (SEQ_FIELD, batch.commit_seq)):
         table = table.append_column(name, pa.repeat(pa.scalar(number, pa.int64()), len(table)))
-    parts = encoded(target, table)
+    parts = encode_columns(target, table)
     values, keys, *headers = ([None] * len(table) if p is None else p.to_pylist() for p in parts)
     return EncodedMessages(
         values=values,
@@ -46,18 +48,18 @@ def messages(target: KafkaTarget, won: CommittedBatch, rows: pa.RecordBatch) -> 
     )
 
 
-def encoded(target: KafkaTarget, table: pa.Table) -> list[pa.Array | None]:
-    """The values (binary) of rows, their keys or None, and a column for each header."""
+def encode_columns(target: KafkaTarget, table: pa.Table) -> list[pa.Array | None]:
+    """The values of rows (binary), their keys or None, and a column for each header."""
     keys = None
     if isinstance(target.key, str):
         keys = _texts(target.key, table)
     elif target.key:
-        keys = objects(table.select(list(target.key)))
-    return [objects(table), keys, *(_texts(column, table) for _, column in target.headers)]
+        keys = json_objects(table.select(list(target.key)))
+    return [json_objects(table), keys, *(_texts(column, table) for _, column in target.headers)]
 
 
 def _texts(name: str, table: pa.Table) -> pa.Array:
-    """A column as texts: what its JSON is, without the quotes; bytes as they are."""
+    """A column as texts: its JSON without the quotes. Bytes stay as they are."""
     values = table.column(name).combine_chunks()
     kind = values.type
     if at.is_string(kind) or at.is_large_string(kind) or at.is_binary(kind):
@@ -71,37 +73,37 @@ def _binary(texts: pa.Array) -> pa.Array:
     return texts.cast(pa.large_binary())
 
 
-def fit(target: KafkaTarget, schema: pa.Schema) -> None:
-    """TerminalError: rows with these columns make no messages."""
-    own = (target.key,) if isinstance(target.key, str) else target.key or ()
-    for place, name in (*(("key", n) for n in own), *(("headers", c) for _, c in target.headers)):
+def check_columns(target: KafkaTarget, schema: pa.Schema) -> None:
+    """Raises TerminalError if rows with these columns cannot become messages."""
+    keys = (target.key,) if isinstance(target.key, str) else target.key or ()
+    for place, name in (*(("key", n) for n in keys), *(("headers", c) for _, c in target.headers)):
         if name not in schema.names:
             raise TerminalError(
-                f"sink.{place} names {name!r}, which is no column of the output "
-                f"({', '.join(schema.names)}); correct it, or select the column in the last "
+                f"sink.{place} names {name!r}, which is not a column of the output "
+                f"({', '.join(schema.names)}). Correct it, or select the column in the last "
                 "transform"
             )
     for column in schema:
         if column.name in (BATCH_FIELD, SEQ_FIELD):
             raise TerminalError(
-                f"the output has a column {column.name!r}, and semel writes this field itself; "
-                "select it under another name in the last transform"
+                f"the output has a column {column.name!r}, but semel writes a field of that name. "
+                "Give the column another name in the last transform"
             )
         if why := refusal(column.type):
             raise TerminalError(
-                f"the output's column {column.name!r} holds {why}; cast it in the last "
-                "transform's select"
+                f"the output's column {column.name!r} has {why}. Cast it in the select of the last "
+                "transform"
             )
 
 
 def suffix(batch_id: int, commit_seq: int) -> bytes:
-    """How the value of each message of a batch ends."""
+    """The suffix of the value of each message of a batch."""
     return f'"{BATCH_FIELD}":{batch_id},"{SEQ_FIELD}":{commit_seq}}}'.encode()
 
 
 def read_back(values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
-    """Values of messages, with the types of the output."""
+    """Decode values of messages to rows with the types of the output."""
     texts = pa.array(values, pa.binary()).cast(pa.string())
-    own = [pa.field(name, pa.int64()) for name in (BATCH_FIELD, SEQ_FIELD)]
-    rows = from_json(texts, pa.struct([*schema, *own]))
+    batch_fields = [pa.field(name, pa.int64()) for name in (BATCH_FIELD, SEQ_FIELD)]
+    rows = from_json(texts, pa.struct([*schema, *batch_fields]))
     return pa.Table.from_arrays(rows.flatten()[: len(schema)], schema=schema)

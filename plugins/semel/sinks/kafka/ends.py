@@ -1,8 +1,7 @@
-"""Where the partitions of a topic end, now and when a batch was staged.
+"""The ends of a topic's partitions, now and when stage began.
 
-A batch's note is written after its attempt was staged, and a leader only appends. So the note lies
-behind the end that the control topic had when stage began: the notes of all earlier batches need
-not be read to find it.
+Publish writes a batch's note after stage, and a leader only appends. So semel starts to read at the
+end that the control topic had when stage began, instead of reading all earlier notes.
 """
 
 import json
@@ -14,23 +13,23 @@ from typing import Self
 from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
-from semel.clients.kafka.cluster import ANSWER_SECONDS, offsets_of
-from semel.model.plain import parsed
+from semel.clients.kafka.cluster import ANSWER_SECONDS, query_offsets
+from semel.model.plain import parse_json
 from semel.storage import write_new
 
 Spans = dict[int, tuple[int, int]]
-"""Of each partition the first offset, and the one behind the last: its messages lie within."""
+"""For each partition, its first offset and the one after its last."""
 
-_KEPT = "_control.json"
-"""Beside the data files of an attempt."""
+_FILE = "_control.json"
+"""The file's name, in the folder of an attempt's data files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopicEnds:
-    """Where the partitions of a topic begin and end, under which leaders; the topic by its id.
+    """Where the partitions of a topic begin and end, including messages of open transactions.
 
-    Messages of open transactions count. `leaders`: the epoch of each partition's leader, which
-    another leader never has; None: the cluster does not tell it.
+    `leaders`: the epoch of each partition's leader, unique to that leader. None if the cluster does
+    not report it.
     """
 
     topic_id: str
@@ -39,31 +38,31 @@ class TopicEnds:
 
     # Keeps KP12.
     def written_since(self, earlier: "TopicEnds | None") -> Spans:
-        """The spans that have all messages that were written after `earlier` was asked.
+        """The spans of all messages written after `earlier`.
 
-        Of a partition of another topic of this name, or which another leader has had, all is taken:
-        the one may have been restored, and the other may have lost what it did not have yet.
+        They cover a whole partition if the topic or its leader is another one: the topic may have
+        been restored, and the new leader may have lost messages.
         """
         if earlier is None or earlier.topic_id != self.topic_id:
             return self.spans
-        found = {}
+        spans = {}
         for part, (first, end) in self.spans.items():
             leader = self.leaders[part]
             if leader is not None and leader == earlier.leaders.get(part):
                 first = max(first, earlier.spans[part][1])
-            found[part] = first, end
-        return found
+            spans[part] = first, end
+        return spans
 
-    def keep(self, folder: Path) -> None:
-        """Write this into the folder of an attempt's data files, durably. The first one stays."""
+    def save(self, folder: Path) -> None:
+        """Save this durably with an attempt's data files, unless an earlier one exists."""
         with suppress(FileExistsError):
-            write_new(folder / _KEPT, json.dumps(asdict(self)).encode())
+            write_new(folder / _FILE, json.dumps(asdict(self)).encode())
 
     @classmethod
-    def kept(cls, folder: Path) -> Self | None:
-        """What an attempt has kept. None: nothing, or it cannot be read; then all counts."""
+    def load(cls, folder: Path) -> Self | None:
+        """The ends that an attempt has saved. Returns None if they are missing or damaged."""
         try:
-            plain = parsed((folder / _KEPT).read_bytes())
+            plain = parse_json((folder / _FILE).read_bytes())
             spans = {int(part): (int(a), int(b)) for part, (a, b) in plain["spans"].items()}
             leaders = {int(part): plain["leaders"][part] for part in plain["spans"]}
             return cls(topic_id=plain["topic_id"], spans=spans, leaders=leaders)
@@ -71,12 +70,12 @@ class TopicEnds:
             return None
 
 
-def ends_of(admin: AdminClient, topic: str) -> TopicEnds:
-    """Where a topic's partitions end now. KafkaException: there is no such topic."""
-    [asked] = admin.describe_topics(
+def topic_ends(admin: AdminClient, topic: str) -> TopicEnds:
+    """The current ends of a topic. Raises KafkaException if it does not exist."""
+    [answer] = admin.describe_topics(
         TopicCollection([topic]), request_timeout=ANSWER_SECONDS
     ).values()
-    described = asked.result()
+    described = answer.result()
     parts = [TopicPartition(topic, part.id) for part in described.partitions]
     firsts = _offsets(admin, parts, OffsetSpec.earliest())
     lasts = _offsets(admin, parts, OffsetSpec.latest())
@@ -90,5 +89,5 @@ def ends_of(admin: AdminClient, topic: str) -> TopicEnds:
 def _offsets(
     admin: AdminClient, parts: list[TopicPartition], which: OffsetSpec
 ) -> dict[int, ListOffsetsResultInfo]:
-    found = offsets_of(admin, {part: which for part in parts}, committed=False)
-    return {part.partition: answer for part, answer in found.items()}
+    answers = query_offsets(admin, {part: which for part in parts}, committed=False)
+    return {part.partition: answer for part, answer in answers.items()}

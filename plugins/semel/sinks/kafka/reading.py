@@ -1,4 +1,4 @@
-"""What a batch published, read back: the messages within the spans of its note that say so."""
+"""Reads the rows of a batch back: the messages in its note's spans that name the batch."""
 
 import re
 import time
@@ -14,7 +14,7 @@ from semel.model.manifest import Kind, Published
 from semel.sinks import OutputLostError, SupersededError
 from semel.sinks.kafka import control, encode
 from semel.sinks.kafka.control import ControlNote
-from semel.sinks.kafka.ends import ends_of
+from semel.sinks.kafka.ends import topic_ends
 from semel.sinks.kafka.facts import config_of
 from semel.sinks.kafka.target import KafkaTarget
 
@@ -23,47 +23,45 @@ _OWN = re.compile(rb'"%s":([0-9]+),"%s":[0-9]+}' % (
 ))  # fmt: skip
 
 OwnNotes = dict[int, ControlNote | CorruptionError]
-"""Those of one pipeline, by batch; where one is damaged, what is said of it."""
+"""The notes of one pipeline by batch. A damaged note is its error."""
 
 Strays = dict[int, list[bytes]]
-"""Values of messages that say that they are of a batch, by its number."""
+"""Values of messages by the number of the batch that they name."""
 
 
 def strays(target: KafkaTarget, notes: OwnNotes) -> Strays:
-    """The messages of the whole topic that name a batch, and lie where its note does not say.
+    """The messages in the whole topic that name a batch but lie outside its note's spans.
 
-    There are none, unless somebody wrote them, or a batch landed twice: of that the first note is
-    gone. TerminalError as of `rows`. `notes`: those of the pipeline; where one is damaged, nobody
-    knows where its batch's messages lie.
+    Another program wrote them, or a batch landed twice because its first note was lost.
+    `notes`: the notes of the pipeline. It skips batches whose note is damaged.
     """
     spans = {batch: note.spans for batch, note in notes.items() if isinstance(note, ControlNote)}
     unknown = notes.keys() - spans.keys()
     with target.cluster.admin() as admin:
-        every = ends_of(admin, target.topic).spans
-    found: Strays = defaultdict(list)
-    for message in control.between(
-        target.cluster, target.topic, every, limits.KAFKA_TRANSACTION_SECONDS
+        all_spans = topic_ends(admin, target.topic).spans
+    stray_values: Strays = defaultdict(list)
+    for message in control.committed_messages(
+        target.cluster, target.topic, all_spans, limits.KAFKA_TRANSACTION_SECONDS
     ):
         value = message.value() or b""
-        if own := _OWN.fullmatch(value[value.rfind(b'"%s"' % encode.BATCH_FIELD.encode()) :]):
-            batch = int(own[1])
+        if named := _OWN.fullmatch(value[value.rfind(b'"%s"' % encode.BATCH_FIELD.encode()) :]):
+            batch = int(named[1])
             if batch in unknown:
                 continue
             start, end = spans.get(batch, {}).get(message.partition(), (0, 0))
             if not start <= message.offset() < end:
-                found[batch].append(value)
-    return found
+                stray_values[batch].append(value)
+    return stray_values
 
 
 def rows(
     target: KafkaTarget, marker: Published, note: ControlNote | CorruptionError | None
 ) -> Iterator[pa.Table]:
-    """The rows of a finalized batch, some at once. TerminalError: they are not all there;
-    OutputLostError: for the topic's retention has deleted some; SupersededError, at the end: for
-    its compaction has.
+    """The rows of a finalized batch, in several tables.
 
-    CorruptionError: a message that says that it is of the batch is no row of it, or its note is
-    damaged.
+    If rows are missing, raises OutputLostError if the topic's retention has deleted some,
+    SupersededError (after the last table) if compaction has, and TerminalError otherwise.
+    Raises CorruptionError if the note is damaged, or a message names the batch but is not its row.
     """
     if not sum(file.records for file in marker.of_kind(Kind.DATA)):
         return
@@ -71,101 +69,100 @@ def rows(
         raise note
     if note is None:
         raise TerminalError(
-            f"{target.control} has no note of batch {marker.batch_id}, and so nobody knows where "
-            f"its messages lie in {target.topic}; restore it"
+            f"{target.control} has no note of batch {marker.batch_id}, so semel does not know "
+            f"where its messages are in {target.topic}. Restore it"
         )
     spans = {part: span for part, span in note.spans.items() if span[0] < span[1]}
     with target.cluster.admin() as admin:
-        there = ends_of(admin, target.topic).spans
+        spans_now = topic_ends(admin, target.topic).spans
         for part, (start, end) in spans.items():
-            first, last = there.get(part, (0, 0))
+            first, last = spans_now.get(part, (0, 0))
             if first > start or last < end:
                 what = (
-                    f"{target.topic}: of batch {marker.batch_id}, offsets {start} to {end} of "
-                    f"partition {part} are not all there: it begins at offset {first} now, and "
-                    f"ends at {last}"
+                    f"{target.topic}: batch {marker.batch_id} has offsets {start} to {end} of "
+                    f"partition {part}, but that now begins at offset {first} and ends at {last}"
                 )
-                raise _missing(what, config_of(admin, target.topic), marker, cut=last < end)
-    own = encode.suffix(marker.batch_id, marker.commit_seq)
+                raise _deletion_error(what, config_of(admin, target.topic), marker, cut=last < end)
+    suffix = encode.suffix(marker.batch_id, marker.commit_seq)
     values: list[bytes] = []
     size = 0
     gaps = sum(end - start for start, end in spans.values())
     missing = note.rows - len(note.refused)
-    for message in control.between(
+    for message in control.committed_messages(
         target.cluster, target.topic, spans, limits.KAFKA_TRANSACTION_SECONDS
     ):
         value = message.value()
         gaps -= 1
-        if value is not None and value.endswith(own):
+        if value is not None and value.endswith(suffix):
             missing -= 1
             values.append(value)
             size += len(value)
             if size >= PIECE_BYTES_MAX:
-                yield typed(target, marker, values)
+                yield typed_rows(target, marker, values)
                 values, size = [], 0
     if values:
-        yield typed(target, marker, values)
+        yield typed_rows(target, marker, values)
     if missing > 0:
-        raise _compacted(target, marker, missing, note, gaps)
+        raise _compaction_error(target, marker, missing, note, gaps)
 
 
-def _compacted(
+def _compaction_error(
     target: KafkaTarget, marker: Published, missing: int, note: ControlNote, gaps: int
 ) -> TerminalError:
-    """Why messages are missing between others. `gaps`: offsets there that have no message."""
+    """The error for missing messages. `gaps`: offsets in the spans without a message."""
     with target.cluster.admin() as admin:
         policy = config_of(admin, target.topic)["cleanup.policy"]
     what = (
-        f"{target.topic}: of batch {marker.batch_id}, {missing} of its "
-        f"{note.rows - len(note.refused)} rows are"
+        f"{target.topic}: of batch {marker.batch_id}, {missing} of "
+        f"{note.rows - len(note.refused)} rows are missing"
     )
     if "compact" in policy.split(",") and missing <= gaps:
         return SupersededError(
-            f"{what} gone: the topic is compacted (cleanup.policy={policy}), and keeps of each key "
-            "the last message",
+            f"{what}. The topic is compacted (cleanup.policy={policy}), so it keeps only the last "
+            "message of each key",
             next=f"semel audit {marker.pipeline}",
         )
     return TerminalError(
-        f"{what} missing, and its compaction does not explain that (cleanup.policy={policy}, "
-        f"{gaps} offsets without a message): it was compacted before, or somebody has changed "
-        f"{target.control}; restore it"
+        f"{what}. Compaction does not explain that (cleanup.policy={policy}, {gaps} offsets "
+        "without a message): the topic was compacted earlier, or another program has changed "
+        f"{target.control}. Restore it"
     )
 
 
-def _missing(
+def _deletion_error(
     what: str, config: Mapping[str, str], marker: Published, *, cut: bool
 ) -> TerminalError:
-    """Why messages are missing, as far as it is known. `cut`: the last ones are."""
-    kept = {name: int(config[name]) for name in ("retention.ms", "retention.bytes")}
-    told = ", ".join(f"{name}={value}" for name, value in kept.items())
+    """The error for deleted messages. `cut`: the end of the partition is missing."""
+    limits_now = {name: int(config[name]) for name in ("retention.ms", "retention.bytes")}
+    text = ", ".join(f"{name}={value}" for name, value in limits_now.items())
     age_ms = 1000 * (time.time() - marker.committed_at.timestamp())
     if cut:
         return TerminalError(
-            f"{what}. Somebody has deleted the topic and made it anew, or the cluster lost "
-            "messages; restore it"
+            f"{what}. The topic was deleted and recreated, or the cluster has lost messages. "
+            "Restore it"
         )
     if "delete" not in config["cleanup.policy"] or not (
-        0 <= kept["retention.ms"] < age_ms or kept["retention.bytes"] >= 0
+        0 <= limits_now["retention.ms"] < age_ms or limits_now["retention.bytes"] >= 0
     ):
         return TerminalError(
-            f"{what}. Its retention ({told}, cleanup.policy={config['cleanup.policy']}) deletes "
-            f"nothing that was written since {marker.committed_at:%Y-%m-%d %H:%M:%S %Z}: somebody "
-            "has deleted messages, or the retention was shorter; ask who may"
+            f"{what}. Its retention ({text}, cleanup.policy={config['cleanup.policy']}) does not "
+            f"delete messages written since {marker.committed_at:%Y-%m-%d %H:%M:%S %Z}. A user has "
+            "deleted them, or the retention was shorter. Ask the users who may do that"
         )
     return OutputLostError(
-        f"{what}. Its retention ({told}) deletes what is over it; audit within it, or let the "
-        "topic keep messages for longer"
+        f"{what}. Its retention ({text}) has deleted messages. Audit before that, or let the topic "
+        "keep messages for longer"
     )
 
 
-def typed(target: KafkaTarget, marker: Published, values: list[bytes]) -> pa.Table:
-    """Values of messages as rows of a batch. CorruptionError: one is none."""
+def typed_rows(target: KafkaTarget, marker: Published, values: list[bytes]) -> pa.Table:
+    """Decode values of messages. Raises CorruptionError if one is not a row of the batch."""
     import duckdb
 
     try:
         return encode.read_back(values, marker.sink_schema)
     except (duckdb.Error, pa.ArrowException) as error:
         raise CorruptionError(
-            f"{target.topic} has a message that ends as those of batch {marker.batch_id} do, and "
-            f"is none of its rows ({first_line(error)}); find out who else writes there"
+            f"{target.topic} has a message that names batch {marker.batch_id} but is not one of "
+            f"its rows ({first_line(error)}). Find the other program that writes there"
         ) from error

@@ -1,12 +1,11 @@
 """A topic of a Kafka cluster as a sink: a batch's rows become messages, in one transaction.
 
-Purpose: make a committed batch's rows visible in a topic, each once to who reads committed
-messages.
-How it works: a second, compacted topic beside it has a note of each batch that landed, written in
-the transaction of its messages. A producer with the batch's own transactional.id fences the one
-before, and then asks that topic, before it writes (`landing`).
-What it does not do: replace what was published; hold a connection between calls.
-Known limitation: a batch of more than `transaction_bytes` becomes visible part by part.
+Purpose: a `read_committed` consumer of the topic sees each row of a committed batch exactly once.
+How it works: a second, compacted control topic has a note of each landed batch, written in the
+transaction of its messages. A producer with the batch's own transactional.id fences the previous
+one, and then reads the note before it writes (`landing`).
+It does not replace published messages, nor hold a connection between calls.
+Known limitation: a batch larger than `transaction_bytes` becomes visible in several parts.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -33,21 +32,21 @@ from semel.sinks import (
 )
 from semel.sinks.kafka import control, encode, reading
 from semel.sinks.kafka.control import ControlNote
-from semel.sinks.kafka.ends import TopicEnds, ends_of
-from semel.sinks.kafka.facts import TopicFacts, control_is_there, describe, examine, no_topic
+from semel.sinks.kafka.ends import TopicEnds, topic_ends
+from semel.sinks.kafka.facts import TopicFacts, control_exists, describe, examine, missing_topic
 from semel.sinks.kafka.landing import Refusals, land, producer_of
-from semel.sinks.kafka.refused import KafkaRowCheck
+from semel.sinks.kafka.row_check import KafkaRowCheck
 from semel.sinks.kafka.spec import CONTROL
 from semel.sinks.kafka.target import KafkaTarget
 from semel.sinks.staged import staged
 
 REFUSAL_COLUMN = "_semel_refusal"
 _HIDDEN_SECONDS = 1.0
-"""How long look waits for an open transaction before it fences the batch's own producer."""
+"""How long `query_presence` waits for an open transaction before it fences its producer."""
 
 
-def opened(context: Context, address: str | None, looks: object) -> "KafkaSink":  # noqa: ARG001
-    """The topic."""
+def open_sink(context: Context, address: str | None, files: object) -> "KafkaSink":  # noqa: ARG001
+    """The sink of a declared topic."""
     sink = context.declared
     target = KafkaTarget(
         cluster=Cluster(connection=sink.connection, servers=sink.bootstrap_servers),
@@ -61,7 +60,7 @@ def opened(context: Context, address: str | None, looks: object) -> "KafkaSink":
 
 
 class KafkaSink(RemoteSink):
-    """Rows go to `target`. See `semel.sinks.Sink` for when each method is called."""
+    """Writes rows to `target`. See `semel.sinks.Sink` for when each method is called."""
 
     erasable = False
 
@@ -84,21 +83,21 @@ class KafkaSink(RemoteSink):
 
     def check(self, schema: pa.Schema | None, staged: Path) -> RowChecker:
         if schema is not None:
-            encode.fit(self._target, schema)
+            encode.check_columns(self._target, schema)
         facts = examine(self._target)
-        # The right to the transactional.id shows in no other way.
+        # This is the only way to check the right to the transactional.id.
         with producer_of(self._target, self._pipeline, "check", facts):
             pass
         with self._target.cluster.admin() as admin:
-            ends_of(admin, self._target.control).keep(staged)
+            topic_ends(admin, self._target.control).save(staged)
         return self._row_check(facts)
 
     def describe(self, schema: pa.Schema | None) -> str:
         if schema is not None:
-            encode.fit(self._target, schema)
-        facts, told = describe(self._target)
+            encode.check_columns(self._target, schema)
+        facts, text = describe(self._target)
         with producer_of(self._target, self._pipeline, "check", facts):
-            return told
+            return text
 
     def _row_check(self, facts: TopicFacts) -> KafkaRowCheck:
         return KafkaRowCheck(target=self._target, bytes_max=facts.bytes_max, keyed=facts.keyed)
@@ -106,39 +105,38 @@ class KafkaSink(RemoteSink):
     # Keeps KP8.
     def check_replace(self, old: ReplacedOutput) -> tuple[str, ...]:
         raise TerminalError(
-            f"messages of {self.address} cannot be replaced: consumers have read them. Give the "
-            "corrected transforms to a pipeline of another name and topic, which reads the source "
-            f"from its start, and let the consumers go over to it (batch {old.batches[0]} stays "
-            "as it is)"
+            f"{self.address}: its messages cannot be replaced, because consumers have read them. "
+            f"Batch {old.batches[0]} stays as it is. Declare the corrected transforms in a pipeline "
+            "of another name and topic. It reads the source from its start. Move the consumers to it"
         )
 
     def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:  # noqa: ARG002
-        """The columns, where only the job could tell them."""
-        encode.fit(self._target, schema)
+        """Checks the columns if only the job could determine them."""
+        encode.check_columns(self._target, schema)
 
     # Keeps KP2.
     def query_presence(self, won: CommittedBatch) -> Sequence[Presence]:
-        found = self._note(won)
-        if found is None:
+        note = self._note(won)
+        if note is None:
             presence = Presence.ABSENT
-        elif found.digest != won.digest:
+        elif note.digest != won.digest:
             presence = Presence.WRONG
         else:
-            presence = Presence.RIGHT if found.landed else Presence.ABSENT
+            presence = Presence.RIGHT if note.landed else Presence.ABSENT
         return [presence] * len(won.files)
 
     def _note(self, won: CommittedBatch) -> ControlNote | None:
-        """The note of a batch. What hides it is most often a producer of the batch that died: that
-        one is fenced then.
+        """The note of a batch. If an open transaction hides it, it fences the batch's producer,
+        which has probably died.
         """
-        place = (self._target.cluster, self._target.control, won)
+        arguments = (self._target.cluster, self._target.control, won)
         try:
-            return control.of_batch(*place, _HIDDEN_SECONDS)
+            return control.batch_note(*arguments, _HIDDEN_SECONDS)
         except control.BlockedError:
             with producer_of(
                 self._target, won.pipeline, str(won.batch_id), examine(self._target)
             ):
-                return control.of_batch(*place, limits.KAFKA_TRANSACTION_SECONDS)
+                return control.batch_note(*arguments, limits.KAFKA_TRANSACTION_SECONDS)
 
     def publish(self, won: CommittedBatch, missing: Sequence[ManifestFile]) -> None:
         if missing:
@@ -146,11 +144,11 @@ class KafkaSink(RemoteSink):
 
     # Keeps KP9.
     def publish_accepting(self, won: CommittedBatch, keep: Callable[[pa.Table], None]) -> None:
-        found = self._note(won)
-        if found is not None and found.landed:
+        note = self._note(won)
+        if note is not None and note.landed:
             return
         facts = examine(self._target)
-        numbers, rows = self._refused_of(won, facts, found or ControlNote.of(won))
+        numbers, rows = self._refused_of(won, facts, note or ControlNote.of(won))
         if rows.num_rows:
             keep(rows)
         land(self._target, won, facts, Refusals(numbers=numbers))
@@ -158,71 +156,72 @@ class KafkaSink(RemoteSink):
     def _refused_of(
         self, won: CommittedBatch, facts: TopicFacts, note: ControlNote
     ) -> tuple[np.ndarray, pa.Table]:
-        """The rows that the topic refuses, by their numbers in the batch; and with the reasons.
+        """The numbers of the rows that the topic refuses, and the rows with their reasons.
 
-        LimitError: more than REFUSED_ROWS_MAX.
+        Raises LimitError if there are more than REFUSED_ROWS_MAX.
         """
         columns = won.schema.append(pa.field(REFUSAL_COLUMN, pa.string()))
         check, start, tables = self._row_check(facts), 0, [columns.empty_table()]
         numbers: list[int] = []
         for rows in staged(won):
             table = pa.Table.from_batches([rows]).select(won.schema.names).cast(won.schema)
-            why = {n - start: "it was refused before" for n in note.refused}
-            for one in check(table):
-                for n in one.rows.tolist():
+            why = {n - start: "it was refused earlier" for n in note.refused}
+            for refused in check(table):
+                for n in refused.rows.tolist():
                     if start + n >= note.rows:
-                        why.setdefault(n, f"{one.reason}: {one.detail}")
-            own = sorted(n for n in why if 0 <= n < len(table))
-            if own:
-                reasons = pa.array([why[n] for n in own], pa.string())
-                tables.append(table.take(pa.array(own)).append_column(columns[-1], reasons))
-                numbers += [start + n for n in own]
+                        why.setdefault(n, f"{refused.reason}: {refused.detail}")
+            refused_now = sorted(n for n in why if 0 <= n < len(table))
+            if refused_now:
+                reasons = pa.array([why[n] for n in refused_now], pa.string())
+                tables.append(table.take(pa.array(refused_now)).append_column(columns[-1], reasons))
+                numbers += [start + n for n in refused_now]
             if len(numbers) > limits.REFUSED_ROWS_MAX:
                 raise LimitError(
                     f"batch {won.batch_id}: {self.address} refuses more than "
-                    f"{limits.REFUSED_ROWS_MAX} of its rows; nothing was written. Raise the "
-                    "topic's max.message.bytes, and run finalize again"
+                    f"{limits.REFUSED_ROWS_MAX} of its rows. Nothing was written. Raise the "
+                    "topic's max.message.bytes and run finalize again"
                 )
             start += len(table)
         return np.array(numbers, np.int64), pa.concat_tables(tables)
 
     def count_refused(self, won: CommittedBatch) -> int:
-        found = self._note(won)
-        return len(found.refused) if found else 0
+        note = self._note(won)
+        return len(note.refused) if note else 0
 
-    def forget(self, batches: Sequence[int]) -> str:
-        shown = ", ".join(map(str, batches))
+    def describe_removal(self, batches: Sequence[int]) -> str:
+        numbers = ", ".join(map(str, batches))
         keys = "".join(f'["{self._pipeline}",{number}]|NULL\\n' for number in batches)
         return (
-            "Messages cannot be taken back: let the consumers pass over those whose _semel_batch is "
-            f"one of {shown}; then take the notes of these batches out of the control topic: "
+            "Messages cannot be deleted: let the consumers skip those whose _semel_batch is one of "
+            f"{numbers}. Then delete the notes of these batches from the control topic: "
             f"printf '{keys}' | kafka-console-producer.sh --bootstrap-server BROKER --topic "
             f"{CONTROL}{self._target.topic} --property parse.key=true --property "
             "'key.separator=|' --property null.marker=NULL"
         )
 
     def notes(self, newest: NotesQuery | None = None) -> Notes:
-        """Those of batches of which some has landed. The newest ones are the last ones and those
-        since stage began, but for what a transaction hides that is open: `look` fences the batch's
-        own.
+        """The notes of batches that have landed in part or completely.
+
+        The newest ones are the last ones and those since stage began. An open transaction may hide
+        some, but not the batch's own: `query_presence` has fenced its producer.
         """
-        if not control_is_there(self._target):
+        if not control_exists(self._target):
             return Notes(())
-        whole = True
+        complete = True
         if newest is None:
             notes = self._all_notes()
         else:
-            place = (self._target.cluster, self._target.control)
-            has = newest.has and (self._pipeline, newest.has)
-            since = TopicEnds.kept(newest.staged)
-            notes, whole = control.newest(*place, _HIDDEN_SECONDS, since, has)
-        every = notes.values()
+            topic = (self._target.cluster, self._target.control)
+            wanted = newest.has and (self._pipeline, newest.has)
+            since = TopicEnds.load(newest.staged)
+            notes, complete = control.newest_notes(*topic, _HIDDEN_SECONDS, since, wanted)
+        all_notes = notes.values()
         damaged = tuple(
             DamagedNote(batch_id=number, what=str(note))
             for (_, number), note in notes.items()
             if isinstance(note, CorruptionError)
         )
-        found = tuple(
+        batch_notes = tuple(
             sinks.BatchNote(
                 pipeline=note.pipeline,
                 batch_id=note.batch_id,
@@ -231,15 +230,15 @@ class KafkaSink(RemoteSink):
                 rows=note.total,
                 ledger=note.ledger,
             )
-            for note in every
+            for note in all_notes
             if isinstance(note, ControlNote)
         )
-        return Notes(found, complete=whole and not damaged, damaged=damaged)
+        return Notes(batch_notes, complete=complete and not damaged, damaged=damaged)
 
     def count_strays(self, known: Collection[int]) -> dict[int, int]:
-        """Of batches that no note speaks of, the messages of the whole topic."""
-        found = self._stray_values()
-        return {batch: len(found[batch]) for batch in found.keys() - set(known)}
+        """The number of stray messages of each unknown batch, in the whole topic."""
+        values = self._stray_values()
+        return {batch: len(values[batch]) for batch in values.keys() - set(known)}
 
     def _stray_values(self) -> reading.Strays:
         if self._strays is None:
@@ -247,26 +246,24 @@ class KafkaSink(RemoteSink):
         return self._strays
 
     def _own_notes(self) -> reading.OwnNotes:
-        """The notes of the pipeline's batches: within a block of the sink's own read once."""
+        """The notes of the pipeline's batches, read once within the sink's context."""
         notes = self._notes
         if notes is None:
-            if not control_is_there(self._target):
-                raise TerminalError(no_topic(self._target, self._target.control))
-            every = self._all_notes().items()
-            notes = {number: note for (name, number), note in every if name == self._pipeline}
+            if not control_exists(self._target):
+                raise TerminalError(missing_topic(self._target, self._target.control))
+            items = self._all_notes().items()
+            notes = {number: note for (name, number), note in items if name == self._pipeline}
             self._notes = notes if self._is_open else None
         return notes
 
     def _all_notes(self) -> control.Notes:
-        place = (self._target.cluster, self._target.control)
-        return control.of_all(*place, limits.KAFKA_TRANSACTION_SECONDS)
+        topic = (self._target.cluster, self._target.control)
+        return control.all_notes(*topic, limits.KAFKA_TRANSACTION_SECONDS)
 
     # Keeps KP10.
     def rows(self, marker: Published, *, strays: bool = False) -> Iterator[pa.Table]:
-        """Within a block of the sink's own all notes are read once, and so is the whole topic for
-        the strays.
-        """
+        """Within the sink's context it reads the notes once, and the whole topic once for strays."""
         notes = self._own_notes()
         if strays and (values := self._stray_values().get(marker.batch_id)):
-            yield reading.typed(self._target, marker, values)
+            yield reading.typed_rows(self._target, marker, values)
         yield from reading.rows(self._target, marker, notes.get(marker.batch_id))

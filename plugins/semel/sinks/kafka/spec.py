@@ -5,44 +5,44 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from semel.clients.kafka.connection import brokers
+from semel.clients.kafka.connection import cluster_names
 from semel.declare.parts import Size, Text, twice
-from semel.declare.place import TOPIC, Location, reached
+from semel.declare.place import TOPIC, Location, service
 from semel.declare.yaml import Key, Problem, Problems
 from semel.sinks.spec import ServiceSinkSpec
 
 KAFKA_TRANSACTION_BYTES = 512 << 20
-"""Default of sink.transaction_bytes: what a slow link (5 MB/s) sends in
+"""Default of sink.transaction_bytes: the amount that a slow link (5 MB/s) sends in
 limits.KAFKA_TRANSACTION_SECONDS."""
 
 CONTROL = "_semel_"
-"""How the name of a control topic begins; the topic's name follows."""
+"""The prefix of a control topic's name; the topic's name follows."""
 
 
 class KafkaSinkSpec(ServiceSinkSpec):
     """A topic of a Kafka cluster: each row is a message, and a batch is one transaction."""
 
-    counts_refused: ClassVar[str] = (
-        "who reads a topic cannot merge its rows; write to files or a table"
+    no_aggregate_reason: ClassVar[str] = (
+        "consumers of a topic cannot merge partial rows. Write to files or a table"
     )
     type: Literal["kafka"]
     """The kind of sink."""
     connection: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     """The Airflow connection; on the command line the variable AIRFLOW_CONN_<CONNECTION>."""
     bootstrap_servers: str | None = Field(default=None, pattern=r"^[^\s,]+:\d+(,[^\s,]+:\d+)*$")
-    """The cluster's addresses, as host:port,host:port, where it needs no login and no TLS."""
+    """The cluster's addresses, as host:port,host:port, if it needs neither login nor TLS."""
     topic: str = Field(pattern=r"^[A-Za-z0-9._-]{1,242}$")
-    """The topic. One topic, one pipeline."""
+    """The topic. Only one pipeline may write to it."""
     key: Text | tuple[Text, ...] | None = None
-    """A column: the message's key is its text. A list of columns: a JSON object; null: no key."""
+    """The message's key. A column: its text. A list of columns: a JSON object. null: no key."""
     value: Literal["json"] = "json"
     """The message's value: a JSON object of all columns."""
     headers: dict[Text, Text] = Field(default_factory=dict)
-    """Headers by their names, each with the column whose text it is."""
+    """Names of headers, each with the column whose text it contains."""
     create: bool = Field(default=False, strict=True)
-    """Make the topic where it is missing, with the cluster's own settings."""
+    """Create the topic if it is missing, with the cluster's default settings."""
     transaction_bytes: Size = KAFKA_TRANSACTION_BYTES
-    """Bytes of messages in one transaction: a larger batch becomes visible in several."""
+    """Bytes of messages in one transaction. A larger batch becomes visible in several parts."""
     archive: Text | None = None
     """The folder of markers and all else that is kept; null: `_semel/<pipeline>/` with the data."""
     position_columns: bool = Field(default=False, strict=True)
@@ -57,24 +57,25 @@ class KafkaSinkSpec(ServiceSinkSpec):
 
     def describe(self) -> str:
         """The topic and its cluster."""
-        return f"topic `{self.topic}` of {reached(self.connection, self.bootstrap_servers)}, as JSON"
+        cluster = service(self.connection, self.bootstrap_servers)
+        return f"topic `{self.topic}` of {cluster}, as JSON"
 
     def dataset(self, address: str) -> tuple[str, str]:
-        """One of the cluster's addresses, always the same one, and the topic."""
+        """The first address of the cluster, and the topic."""
         split = urlsplit(address)
         return f"kafka://{split.netloc}".partition(",")[0], unquote(split.path.strip("/"))
 
     def whereabouts(self) -> Location:
         """The topic."""
-        servers = brokers(self.connection, self.bootstrap_servers)
+        servers = cluster_names(self.connection, self.bootstrap_servers)
         return Location(kind=TOPIC, name=self.topic, servers=servers)
 
     def named_columns(self) -> tuple[tuple[Key, str], ...]:
-        """The columns that key and headers take."""
+        """The columns of key and headers."""
         keys = [self.key] if isinstance(self.key, str) else self.key or ()
         places = [("key",)] if isinstance(self.key, str) else [("key", n) for n in range(len(keys))]
-        own = [(("headers", name), column) for name, column in self.headers.items()]
-        return (*zip(places, keys, strict=True), *own)
+        headers = [(("headers", name), column) for name, column in self.headers.items()]
+        return (*zip(places, keys, strict=True), *headers)
 
     @field_validator("key", mode="before")
     @classmethod
@@ -88,7 +89,7 @@ class KafkaSinkSpec(ServiceSinkSpec):
     @classmethod
     def _topic(cls, name: str) -> str:
         if name in (".", "..") or name.startswith(CONTROL):
-            raise ValueError(f"{name!r} is a name that Kafka, or semel, keeps for itself")
+            raise ValueError(f"{name!r} is a name that Kafka or semel reserves")
         return name
 
     @model_validator(mode="after")
@@ -97,7 +98,7 @@ class KafkaSinkSpec(ServiceSinkSpec):
             why = "declare either connection or bootstrap_servers"
             raise Problems([Problem(("connection",), why)])
         if isinstance(self.key, tuple) and (not self.key or twice(self.key)):
-            why = f"names {twice(self.key)!r} twice" if self.key else "is empty; leave it out"
+            why = f"names {twice(self.key)!r} twice" if self.key else "is empty. Remove it"
             raise Problems([Problem(("key",), why)])
         return self
 

@@ -1,4 +1,4 @@
-"""Which topic rows go to, and how they become messages: values, made without any connection."""
+"""The target topic of rows, and how they become messages. Needs no connection."""
 
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -9,11 +9,11 @@ from semel.sinks.kafka.spec import CONTROL, KAFKA_TRANSACTION_BYTES
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaTarget:
-    """A topic of a cluster, and what of a row is a message's key and its headers.
+    """A topic of a cluster, and the columns for a message's key and headers.
 
-    `key`: a column, whose text is the key; columns, of which a JSON object is made; None: no key.
-    `headers`: pairs of a name and the column whose text it has. `transaction_bytes`: bytes of
-    messages after which a transaction ends.
+    `key`: a column, whose text is the key; columns, for a JSON object; or None for no key.
+    `headers`: pairs of a header's name and its column. `transaction_bytes`: bytes of messages after
+    which a transaction ends.
     """
 
     cluster: Cluster
@@ -25,14 +25,14 @@ class KafkaTarget:
 
     @property
     def control(self) -> str:
-        """The compacted topic that says which batches have landed in this one."""
+        """The compacted topic that lists the batches that have landed in this one."""
         return f"{CONTROL}{self.topic}"
 
     @property
     def address(self) -> str:
-        """Canonical, without secrets: kafka://host:port,host:port/topic."""
+        """The canonical address, without secrets: kafka://host:port,host:port/topic."""
         return f"{self.cluster.address}/{quote(self.topic, safe='')}"
 
     def transactional_id(self, pipeline: str, name: str) -> str:
-        """Of the producer of one batch, or of a check: who takes it over fences who had it."""
+        """The id of a producer for one batch or a check. A new producer fences the previous one."""
         return f"semel.{self.topic}.{pipeline}.{name}"

@@ -1,12 +1,12 @@
-"""Objects of a store as a sink: a staged file gets its final key by one put that creates.
+"""Objects of a store as a sink: one creating put publishes a staged file under its final key.
 
 Purpose: make a committed batch's files visible below a prefix, each once.
-How it works: a put is refused where an object is, so no key ever has two contents, whoever puts and
-however often. After each put, and after each error, HEAD tells what is there: size, and a checksum
-and the manifest's digest that were stored with it. First of all a batch's number is claimed by a
-note, which is put in the same way; last comes a copy of its marker (`notes`).
-What it does not do: stage or keep the archive in the store; both are folders, as of any sink.
-Known limitation: a store is only as right as its conditional puts; `check` tries them.
+How it works: the store refuses a put if the key exists, so a key never has two contents, however
+many attempts put it. After each put and each error, HEAD returns the object's size, checksum and
+manifest digest. Before the first object, a note claims the batch's number by the same kind of put;
+after the last one follows a copy of its marker (`notes`).
+Limits: staging and archive stay folders, not objects. The sink relies on the store's conditional
+puts; `check` tests them.
 """
 
 import tempfile
@@ -23,7 +23,7 @@ import xxhash
 
 from semel import failpoints
 from semel.clients.objects import Store
-from semel.clients.objects.probe import prove
+from semel.clients.objects.probe import check_conditional_puts
 from semel.declare.context import Context
 from semel.errors import CorruptionError, TerminalError, first_line
 from semel.formats.output import rows_of
@@ -39,25 +39,25 @@ from semel.sinks import (
     ReplacedOutput,
 )
 from semel.sinks.names import OutputNames
-from semel.sinks.objects import notes as noted
-from semel.sinks.objects.notes import CHECKSUM, DIGEST, OWN
+from semel.sinks.objects import notes as batch_notes
+from semel.sinks.objects.notes import CHECKSUM, DIGEST, SEMEL_FOLDER
 from semel.sinks.objects.spec import KEY_BYTES_MAX
 
 if TYPE_CHECKING:
     from semel.model.manifest import ManifestFile, Published
 
 PUTS_AT_ONCE = 8
-"""Files that are put at once, and HEADs that are asked."""
+"""Concurrent puts, and concurrent HEADs."""
 
-HELD_BYTES = 512 << 20
-"""Bytes of files that are held at once: larger ones are put one by one."""
+BYTES_AT_ONCE = 512 << 20
+"""Bytes of files in memory at once. Larger files are put one by one."""
 
 _CHUNK_BYTES = 8 << 20
-_Item, _Found = TypeVar("_Item"), TypeVar("_Found")
+_Item, _Result = TypeVar("_Item"), TypeVar("_Result")
 
 
-def opened(context: Context, address: str | None, looks: object) -> "ObjectsSink":  # noqa: ARG001
-    """The prefix, which is not asked yet."""
+def open_sink(context: Context, address: str | None, files: object) -> "ObjectsSink":  # noqa: ARG001
+    """The prefix. Sends no request yet."""
     return ObjectsSink(context)
 
 
@@ -87,20 +87,20 @@ class ObjectsSink(RemoteSink):
         self.describe(schema)
 
     def describe(self, schema: pa.Schema | None) -> str:  # noqa: ARG002 - files hold what they hold
-        with self._allowed():
-            prove(self._store, replaces=True)
+        with self._explain_denial():
+            check_conditional_puts(self._store, replaces=True)
         return (
-            f"objects below {self.address}: a second put of one key is refused, and so is one in "
-            "the place of what has changed"
+            f"objects below {self.address}: a second put of one key is refused, and so is a "
+            "replacement of a changed object"
         )
 
     def check_replace(self, old: ReplacedOutput) -> tuple[str, ...]:  # noqa: ARG002 - the seam's
-        """Objects of a replay have keys of their own: the marker tells which ones count."""
+        """Accepts every replay: its objects have other keys, and the marker lists them."""
         return ()
 
     # Keeps OB9.
     def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:  # noqa: ARG002
-        """TerminalError: a key would be longer than a store takes."""
+        """Raises TerminalError if a key would be longer than a store allows."""
         above = f"{self._declared.prefix.prefix}/"
         for file in files:
             if file.kind is not Kind.DATA:
@@ -117,87 +117,86 @@ class ObjectsSink(RemoteSink):
         return self._declared.path_of(self._context.name, batch_id, fence, part, file)
 
     def target(self, batch_id: int, fence: int, part: int, file: StagedFile) -> str:
-        """The address, and behind a # the key below it."""
+        """The address and, after a #, the key below it."""
         return f"{self.address}#{self._path(batch_id, fence, part, file)}"
 
     def query_presence(self, won: CommittedBatch) -> Sequence[Presence]:
-        return self._all(partial(self._presence, won), won.files)
+        return self._map(partial(self._presence, won), won.files)
 
     # Keeps OB6.
     def _presence(self, won: CommittedBatch, file: "ManifestFile") -> Presence:
         try:
-            found, about = self._store.head(_key(file))
+            head, about = self._store.head(_key(file))
         except FileNotFoundError:
             return Presence.ABSENT
-        same = found.size == file.bytes and about == about | _about(won, file)
+        same = head.size == file.bytes and about == about | _metadata(won, file)
         return Presence.RIGHT if same else Presence.WRONG
 
     def publish(self, won: CommittedBatch, missing: "Sequence[ManifestFile]") -> None:
         if won.files:
-            with self._allowed():
-                noted.claim(self._store, won)
-        held = HELD_BYTES // max((file.bytes for file in missing), default=1)
-        self._all(partial(self._put, won), missing, at_once=min(PUTS_AT_ONCE, max(1, held)))
+            with self._explain_denial():
+                batch_notes.claim_number(self._store, won)
+        in_memory = BYTES_AT_ONCE // max((file.bytes for file in missing), default=1)
+        self._map(partial(self._put, won), missing, at_once=min(PUTS_AT_ONCE, max(1, in_memory)))
 
     # Keeps OB5.
     def _put(self, won: CommittedBatch, file: "ManifestFile") -> None:
-        """Put a file where none is. What is there then, the next look tells."""
+        """Put a file if its key is free. The next `query_presence` checks the object."""
         failpoints.point("sink.before_put")
         try:
             data = Path(file.staged_path).read_bytes()
         except FileNotFoundError:
-            return  # A twin was faster, and all is final.
+            return  # Another attempt has finished the batch.
         if xxhash.xxh3_128_hexdigest(data) != file.checksum:
             raise CorruptionError(
-                f"batch {won.batch_id}: {file.staged_path} is not what its manifest says, and was "
-                "not put; restore it from a backup: the batch has committed"
+                f"batch {won.batch_id}: {file.staged_path} differs from its manifest. It was not "
+                "put. The batch is committed, so restore the file from a backup"
             )
-        self._store.create(_key(file), data, _about(won, file))
+        self._store.create(_key(file), data, _metadata(won, file))
         failpoints.point("sink.after_put")
 
     def copy_marker(self, won: CommittedBatch, marker: Path) -> None:
         failpoints.point("sink.before_copy")
-        with self._allowed():
-            noted.copy(self._store, won, marker)
+        with self._explain_denial():
+            batch_notes.put_marker_copy(self._store, won, marker)
         failpoints.point("sink.after_copy")
 
-    def forget(self, batches: Sequence[int]) -> str:
-        keys = ", ".join(noted.note_key(number) for number in batches)
-        return f"Remove the objects below {self.address} that are of them, and {keys}"
+    def describe_removal(self, batches: Sequence[int]) -> str:
+        keys = ", ".join(batch_notes.note_key(number) for number in batches)
+        return f"Remove the objects of these batches below {self.address}, and {keys}"
 
     def notes(self, newest: NotesQuery | None = None) -> Notes:
-        with self._allowed():
-            return noted.read(self._store, newest, self._all)
+        with self._explain_denial():
+            return batch_notes.read_notes(self._store, newest, self._map)
 
     # Keeps OB8.
     def remove_files(self, old: "Published") -> int:
-        """Delete them. TerminalError: another object is under such a key."""
-        freed = self._all(self._removed, old.of_kind(Kind.DATA))
-        return sum(freed)
+        """Delete the objects. Raises TerminalError if a key has another object."""
+        return sum(self._map(self._remove_object, old.of_kind(Kind.DATA)))
 
-    def _removed(self, file: MarkedFile) -> int:
+    def _remove_object(self, file: MarkedFile) -> int:
         try:
-            found, about = self._store.head(file.path)
+            head, about = self._store.head(file.path)
         except FileNotFoundError:
             return 0
-        if (found.size, about.get(CHECKSUM)) != (file.bytes, file.checksum):
+        if (head.size, about.get(CHECKSUM)) != (file.bytes, file.checksum):
             raise TerminalError(
-                f"{self.address}/{file.path} is not the object that was put there, and was left; "
-                "ask who has put it, and remove it"
+                f"{self.address}/{file.path} is not the object that semel put there. It was not "
+                "deleted. Find out who put it, and remove it"
             )
         self._store.remove(file.path)
         return file.bytes
 
-    def count_strays(self, known: Collection[int]) -> dict[int, int]:
-        """What objects of no batch that is noted hold, by the batch that their names say."""
-        wanted = {*known, *(note.batch_id for note in self.notes().found)}
-        found: dict[int, int] = {}
+    def count_strays(self, batches: Collection[int]) -> dict[int, int]:
+        """See `Sink.count_strays`. Skips batches with a note; an object's name gives its batch."""
+        noted = {*batches, *(note.batch_id for note in self.notes().batch_notes)}
+        strays: dict[int, int] = {}
         with tempfile.TemporaryDirectory(prefix="semel-") as folder:
-            for key, number in self._named():
-                if number not in wanted and (path := self._fetched(key, Path(folder))):
-                    count = sink_format(path.suffix[1:]).code().rows(path)
-                    found[number] = found.get(number, 0) + count
-        return found
+            for key, number in self._list_output():
+                if number not in noted and (path := self._download(key, Path(folder))):
+                    count = sink_format(path.suffix[1:]).code().count_rows(path)
+                    strays[number] = strays.get(number, 0) + count
+        return strays
 
     # Keeps OB10.
     def rows(self, marker: "Published", *, strays: bool = False) -> Iterator[pa.Table]:
@@ -206,27 +205,27 @@ class ObjectsSink(RemoteSink):
         with tempfile.TemporaryDirectory(prefix="semel-") as folder:
             here = replace(marker, sink=Path(folder))  # type: ignore[type-var]
             for file in files:
-                path = self._fetched(file.path, Path(folder), file)
+                path = self._download(file.path, Path(folder), file)
                 if path is None:
                     lacking.append(file.path)
                     continue
                 yield from self._read(here, file)
                 path.unlink()
-            for key, number in self._named() if strays else ():
-                if number == marker.made_by and key not in listed:
-                    yield from self._astray(here, key)
+            for key, number in self._list_output() if strays else ():
+                if number == marker.writer_id and key not in listed:
+                    yield from self._stray_rows(here, key)
         if strays:
-            with self._allowed():
-                noted.check_copy(self._store, marker)
+            with self._explain_denial():
+                batch_notes.check_copy(self._store, marker)
         if lacking:
             raise MiscountError(
                 f"{self.address} lacks {lacking[0]!r}, and {len(lacking)} of the {len(files)} "
-                f"objects of batch {marker.made_by}: somebody has deleted them"
+                f"objects of batch {marker.writer_id}. Somebody has deleted them"
             )
 
-    def _astray(self, here: "Published", key: str) -> Iterator[pa.Table]:
+    def _stray_rows(self, here: "Published", key: str) -> Iterator[pa.Table]:
         """The rows of an object that no marker lists."""
-        if path := self._fetched(key, here.sink):
+        if path := self._download(key, here.sink):
             size = path.stat().st_size
             file = MarkedFile(kind=Kind.DATA, path=key, records=0, bytes=size, checksum="")
             yield from self._read(here, file)
@@ -238,57 +237,59 @@ class ObjectsSink(RemoteSink):
             why = first_line(error)
             raise CorruptionError(f"{self.address}/{file.path} cannot be read: {why}") from error
 
-    def _fetched(self, key: str, folder: Path, file: MarkedFile | None = None) -> Path | None:
-        """An object as a file below a folder; None: there is none.
+    def _download(self, key: str, folder: Path, file: MarkedFile | None = None) -> Path | None:
+        """Download an object into a folder. Returns None if it does not exist.
 
-        CorruptionError: it is another one than `file`.
+        Raises CorruptionError if its checksum differs from that of `file`.
         """
         path, digest = folder / key, xxhash.xxh3_128()
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with self._allowed(), open(path, "wb") as copy:
-                found, _ = self._store.head(key)
-                for data in self._store.chunks(key, found.etag, 0, found.size, _CHUNK_BYTES):
+            with self._explain_denial(), open(path, "wb") as copy:
+                head, _ = self._store.head(key)
+                for data in self._store.chunks(key, head.etag, 0, head.size, _CHUNK_BYTES):
                     digest.update(data)
                     copy.write(data)
         except FileNotFoundError:
             return None
         if file is not None and digest.hexdigest() != file.checksum:
             raise CorruptionError(
-                f"{self.address}/{key} is another object than the one that was put there; ask who "
-                "has put it, remove it, and replay the batch"
+                f"{self.address}/{key} is not the object that semel put there. Find out who put "
+                "it, remove it, and replay the batch"
             )
         return path
 
-    def _named(self) -> Iterator[tuple[str, int]]:
-        """All keys of files below the prefix, listed once in a block, and the batch in each."""
+    def _list_output(self) -> Iterator[tuple[str, int]]:
+        """The keys of output files below the prefix, each with its batch. Within a `with` block,
+        semel lists the prefix once.
+        """
         if self._listed is None:
-            with self._allowed():
+            with self._explain_denial():
                 pages = list(self._store.list())
-            self._listed = [found.key for page in pages for found in page]
+            self._listed = [item.key for page in pages for item in page]
         names = OutputNames(self._declared, self._context.name)
         for key in self._listed:
             number = names.batch_of(key.rpartition("/")[2])
-            if number is not None and not key.startswith(f"{OWN}/"):
+            if number is not None and not key.startswith(f"{SEMEL_FOLDER}/"):
                 yield key, number
 
-    def _all(
-        self, do: Callable[[_Item], _Found], items: Iterable[_Item], at_once: int = PUTS_AT_ONCE
-    ) -> list[_Found]:
-        """What each gives, some at once."""
-        with self._allowed(), ThreadPoolExecutor(at_once) as pool:
+    def _map(
+        self, do: Callable[[_Item], _Result], items: Iterable[_Item], at_once: int = PUTS_AT_ONCE
+    ) -> list[_Result]:
+        """The results of `do` for all items, `at_once` at a time."""
+        with self._explain_denial(), ThreadPoolExecutor(at_once) as pool:
             return list(pool.map(do, items))
 
     @contextmanager
-    def _allowed(self) -> Iterator[None]:
-        """A right that is missing, as a TerminalError."""
+    def _explain_denial(self) -> Iterator[None]:
+        """Translate a PermissionError into a TerminalError that names the missing rights."""
         try:
             yield
         except PermissionError as error:
             raise TerminalError(
-                f"{self.address}: {error.filename}: {error.strerror}. semel needs s3:ListBucket "
-                "(without it a key that is absent looks forbidden), s3:GetObject, s3:PutObject and "
-                "s3:DeleteObject, or what the service calls so"
+                f"{self.address}: {error.filename}: {error.strerror}. Give semel s3:ListBucket "
+                "(without it, S3 answers 403 for a missing key), s3:GetObject, s3:PutObject and "
+                "s3:DeleteObject, or the same rights of another service"
             ) from None
 
 
@@ -296,6 +297,6 @@ def _key(file: "ManifestFile") -> str:
     return file.final_path.rpartition("#")[2]
 
 
-def _about(won: CommittedBatch, file: "ManifestFile") -> dict[str, str]:
-    """What is stored with an object, by which HEAD knows it."""
+def _metadata(won: CommittedBatch, file: "ManifestFile") -> dict[str, str]:
+    """The metadata of an object, with which HEAD identifies it."""
     return {CHECKSUM: file.checksum, DIGEST: won.digest}

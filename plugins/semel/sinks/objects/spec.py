@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from semel.clients.connection import installed
+from semel.clients.connection import require_package
 from semel.clients.objects import access
 from semel.clients.objects.access import URL
 from semel.declare.parts import Text
-from semel.declare.place import Location, reached
+from semel.declare.place import Location, service
 from semel.sinks.in_files import LONGEST_WINDOW, FileSinkSpec
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ KEY_BYTES_MAX = 1_024
 
 
 class ObjectsSinkSpec(FileSinkSpec):
-    """Objects below a prefix of a store, each put once and never written over."""
+    """Objects below a prefix of a store. semel puts each once, and never overwrites one."""
 
     type: Literal["objects"]
     """The kind of sink."""
@@ -39,24 +39,24 @@ class ObjectsSinkSpec(FileSinkSpec):
     located_by: ClassVar[str] = "url"
 
     def folders_bytes_max(self, pipeline: str) -> int:
-        """A key has KEY_BYTES_MAX bytes, with the prefix and the file's name."""
+        """The bytes of a key (KEY_BYTES_MAX) that prefix and file name leave for folders."""
         numbers = {"batch": 1 << 62, "part": 1 << 31, "fence": 1 << 31, "shard": 1 << 31}
         stem = self.stem(pipeline, **numbers, window=LONGEST_WINDOW)
         return KEY_BYTES_MAX - len(f"{self.prefix.prefix}//{stem}.{self.format}".encode())
 
     @property
     def prefix(self) -> access.StoreLocation:
-        """What the URL names, without a slash at its end."""
+        """The location of the URL, without a slash at its end."""
         return access.StoreLocation.of(self.url)
 
     @property
     def connections(self) -> tuple[str, ...]:
-        """The one that is declared."""
+        """The declared connection, if any."""
         return (self.connection,) if self.connection else ()
 
     def describe(self) -> str:
-        """Where, how it is reached, format and folders."""
-        how = reached(self.connection, None) if self.connection else "by the machine's role"
+        """The prefix, the access to it, format and folders."""
+        how = service(self.connection, None) if self.connection else "by the machine's role"
         return f"objects below `{self.prefix}` ({how}), {self.layout()}"
 
     def dataset(self, address: str) -> tuple[str, str]:  # noqa: ARG002 - the URL says it
@@ -64,20 +64,20 @@ class ObjectsSinkSpec(FileSinkSpec):
         return self.prefix.dataset
 
     def whereabouts(self) -> Location:
-        """The prefix, by whatever key."""
+        """The prefix, whatever the credentials are."""
         return access.location(self.prefix, self.connection)
 
     @classmethod
-    def away(cls, url: str, connection: str | None) -> "Prefix | None":
-        """What lies below a URL of a store."""
+    def output_at(cls, url: str, connection: str | None) -> "Prefix | None":
+        """The output below a URL of a store."""
         if not re.fullmatch(URL, url):
             return None
-        with installed(url, "objects"):
+        with require_package(url, "objects"):
             from semel.sinks.objects.reading import Prefix
 
             return Prefix(url, connection)
 
-    _url = field_validator("url", mode="before")(access.checked_url)
+    _url = field_validator("url", mode="before")(access.check_url)
 
 
 DECLARED = ObjectsSinkSpec

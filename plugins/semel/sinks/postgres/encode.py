@@ -1,6 +1,6 @@
-"""Rows as PostgreSQL's COPY takes them, from staged Parquet files; and what comes back, as Arrow.
+"""Encode staged Parquet rows for PostgreSQL's binary COPY, and convert rows read back to Arrow.
 
-Nothing here looks at one row after the other: pgpq encodes whole columns, and ADBC decodes them.
+No code here loops over rows: pgpq encodes whole columns, and ADBC decodes them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,11 +18,18 @@ from semel.sinks.postgres.facts import ColumnFacts
 from semel.sinks.postgres.target import BATCH_COLUMN, SEQ_COLUMN
 from semel.sinks.staged import check_count, staged
 
-__all__ = ["CopyEncoder", "ValueRefusedError", "check_count", "read_back", "selected", "staged"]
+__all__ = [
+    "CopyEncoder",
+    "ValueRefusedError",
+    "check_count",
+    "read_back",
+    "select_expressions",
+    "staged",
+]
 
 
 class ValueRefusedError(TerminalError):
-    """A row's value is none of its column's type. The message names the column."""
+    """A value does not fit its column's type. The message names the column."""
 
 
 class CopyEncoder:
@@ -31,40 +38,40 @@ class CopyEncoder:
     def __init__(self, won: CommittedBatch, columns: Sequence[ColumnFacts]) -> None:
         self._won, self._columns = won, columns
         fields = [
-            pa.field(column.name, types.wire(won.schema.field(column.name).type, column.type))
+            pa.field(column.name, types.wire_type(won.schema.field(column.name).type, column.type))
             for column in columns
         ]
         fields += [pa.field(name, pa.int64()) for name in (BATCH_COLUMN, SEQ_COLUMN)]
         self._schema = pa.schema(fields)
 
     def chunks(self, rows: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-        """What a COPY of these rows is sent."""
+        """The bytes of a COPY of these rows."""
         encoder = self._encoder()
         yield encoder.write_header()
-        for some in rows:
-            ready = self._ready(some)
+        for chunk_rows in rows:
+            converted = self._convert(chunk_rows)
             try:
-                chunk = encoder.write_batch(ready)
+                chunk = encoder.write_batch(converted)
             except ValueError as error:
-                raise ValueRefusedError(f"a value cannot be encoded ({error})") from error
+                raise ValueRefusedError(f"semel cannot encode a value ({error})") from error
             yield chunk
         yield encoder.finish()
 
     def _encoder(self) -> pgpq.ArrowToPostgresBinaryEncoder:
-        of = {}
+        encoders = {}
         for field in self._schema:
-            of[field.name] = pgpq.ArrowToPostgresBinaryEncoder.infer_encoder(field)
+            encoders[field.name] = pgpq.ArrowToPostgresBinaryEncoder.infer_encoder(field)
         for column in self._columns:
             if column.type == "jsonb":
                 field = self._schema.field(column.name)
-                of[column.name] = type(of[column.name]).new_with_output(
+                encoders[column.name] = type(encoders[column.name]).new_with_output(
                     field, pgpq.schema.Jsonb()
                 )
-        return pgpq.ArrowToPostgresBinaryEncoder.new_with_encoders(self._schema, of)
+        return pgpq.ArrowToPostgresBinaryEncoder.new_with_encoders(self._schema, encoders)
 
-    def _ready(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _convert(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         count = rows.num_rows
-        ready = []
+        arrays = []
         for column, field in zip(self._columns, self._schema, strict=False):
             values = rows.column(column.name)
             if types.is_nested(values.type):
@@ -73,43 +80,43 @@ class CopyEncoder:
                 values = values.cast(pa.int64())
             if column.length is not None and _is_longer(values, column.length):
                 raise ValueRefusedError(
-                    f"a text is longer than the column {column.name!r} takes "
-                    f"(varchar({column.length})), which would cut blanks off without a word"
+                    f"a text is too long for the column {column.name!r} "
+                    f"(varchar({column.length})); PostgreSQL would silently cut trailing blanks"
                 )
             try:
-                ready.append(values.cast(field.type))
+                arrays.append(values.cast(field.type))
             except pa.ArrowInvalid as error:
                 raise ValueRefusedError(
-                    f"a value is out of the range of the column {column.name!r} ({column.type})"
+                    f"a value is out of range for the column {column.name!r} ({column.type})"
                 ) from error
-        ready.append(pa.repeat(pa.scalar(self._won.batch_id, pa.int64()), count))
-        ready.append(pa.repeat(pa.scalar(self._won.commit_seq, pa.int64()), count))
-        return pa.RecordBatch.from_arrays(ready, schema=self._schema)
+        arrays.append(pa.repeat(pa.scalar(self._won.batch_id, pa.int64()), count))
+        arrays.append(pa.repeat(pa.scalar(self._won.commit_seq, pa.int64()), count))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
 def _is_longer(texts: pa.Array, most: int) -> bool:
-    """Whether a text has more characters than `most`: none has more than bytes."""
+    """Whether a text has more than `most` characters. Counts bytes first, as that is faster."""
     if (pc.max(pc.binary_length(texts)).as_py() or 0) <= most:
         return False
     return pc.max(pc.utf8_length(texts)).as_py() > most
 
 
-def selected(columns: Sequence[ColumnFacts]) -> list[str]:
-    """The expression that each column is read by: numbers and JSON as texts, which keep digits."""
+def select_expressions(columns: Sequence[ColumnFacts]) -> list[str]:
+    """The SELECT expression of each column: numerics and JSON as text, which keeps all digits."""
     as_text = ("numeric", *types.JSON)
     return ["{}::text" if column.type in as_text else "{}" for column in columns]
 
 
 def read_back(rows: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    """Rows as they come from the table, with the types of the output."""
-    found = []
+    """Convert rows that ADBC read from the table to the types of the output."""
+    arrays = []
     for values, field in zip(rows.columns, schema, strict=True):
         if isinstance(values, pa.ExtensionArray):
             values = values.storage
         if types.is_nested(field.type):
-            found.append(from_json(values, field.type))
+            arrays.append(from_json(values, field.type))
         elif pa.types.is_integer(field.type) and pa.types.is_string(values.type):
-            found.append(values.cast(pa.decimal128(38, 0)).cast(field.type))
+            arrays.append(values.cast(pa.decimal128(38, 0)).cast(field.type))
         else:
-            found.append(values.cast(field.type))
-    return pa.table(found, schema=schema)
+            arrays.append(values.cast(field.type))
+    return pa.table(arrays, schema=schema)

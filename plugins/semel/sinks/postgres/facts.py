@@ -1,4 +1,4 @@
-"""What a target is like, held against the columns of the output: once, by the driver."""
+"""Inspect a target table and compare it with the output's columns. Runs once, in the driver."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,11 +9,11 @@ from psycopg import sql
 from semel.clients.sql import query
 from semel.errors import TerminalError, UnavailableError
 from semel.sinks.postgres import types, view
-from semel.sinks.postgres.link import Connection, filled
+from semel.sinks.postgres.link import Connection, fill_query
 from semel.sinks.postgres.predicate import parse
 from semel.sinks.postgres.target import (
-    BATCH_COLUMN,
     BATCHES,
+    BATCH_COLUMN,
     NAME_BYTES_MAX,
     SEQ_COLUMN,
     PostgresTarget,
@@ -21,9 +21,9 @@ from semel.sinks.postgres.target import (
 
 VERSION_MIN = 140_000
 COLUMNS_MAX = 1_600
-_SYSTEM = ("tableoid", "ctid", "xmin", "cmin", "xmax", "cmax")
-_OWN = (BATCH_COLUMN, SEQ_COLUMN)
-_SHOWN_MAX = 10
+_SYSTEM_COLUMNS = ("tableoid", "ctid", "xmin", "cmin", "xmax", "cmax")
+_OWN_COLUMNS = (BATCH_COLUMN, SEQ_COLUMN)
+_PROBLEMS_MAX = 10
 _UNCHECKED = {
     "f": "the foreign key", "u": "the unique constraint", "p": "the primary key",
     "x": "the exclusion constraint", "t": "the trigger",
@@ -32,9 +32,9 @@ _UNCHECKED = {
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnFacts:
-    """A column that rows are put into. `type` is PostgreSQL's name of it, without its modifiers.
+    """A column that semel writes. `type` is PostgreSQL's type name without modifiers.
 
-    `length` is of varchar(n), `precision` and `scale` of numeric(p,s); None: as long as it wants.
+    `length` comes from varchar(n), `precision` and `scale` from numeric(p,s). None means no limit.
     """
 
     name: str
@@ -47,7 +47,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckConstraint:
-    """A CHECK that can be judged here: its name, and what stands in its brackets."""
+    """A CHECK constraint that stage can evaluate. `text`: see `predicate`."""
 
     name: str
     text: str
@@ -55,11 +55,11 @@ class CheckConstraint:
 
 @dataclass(frozen=True, kw_only=True)
 class TableFacts:
-    """What a task must know to find values that the table will refuse. It can be pickled.
+    """The facts by which a task finds values that the table will refuse. Picklable.
 
-    `columns` are those of the output, in its order; `order`: their names in that of the table.
-    `row_bytes_max`: of a row in a page. `triggers` act on what is put in. `notes` are sentences
-    for an operator: what may refuse rows of a committed batch, and which right is missing.
+    `columns` has the output's columns in its order, `order` their names in the table's order.
+    `row_bytes_max`: the size limit of a row in a page. `triggers` fire on inserts or updates.
+    `notes` tell an operator which rules stage cannot check, and which right is missing.
     """
 
     table: str
@@ -76,67 +76,68 @@ class TableFacts:
 
 # Keeps PG4.
 def examine(connection: Connection, target: PostgresTarget, schema: pa.Schema | None) -> TableFacts:
-    """What is known of the target. TerminalError: it does not fit `schema` (None: unknown yet).
+    """Inspect the target. `schema`: the output's columns; None if they are not known yet.
 
-    UnavailableError: it takes no writes now.
+    Raises TerminalError if the target does not fit, UnavailableError if it is read-only now.
     """
     schema_name, table = target.names
     server = connection.execute(
         query("postgres", "server").text,
         {"schema": schema_name, "table": table, "batches": BATCHES},
     ).fetchone()
-    problems = _of_server(target, server)
-    _raise(target, problems)
+    problems = _server_problems(target, server)
+    _refuse(target, problems)
     if target.counting:
-        view.check(connection, target)
+        view.check_names(connection, target)
     if schema is not None:
-        _raise(target, of_output(target, schema))
+        _refuse(target, output_problems(target, schema))
     if server["oid"] is None:
-        _raise(target, _of_missing(target, server, schema))
-        return _planned(target, schema or pa.schema([]), server["row_bytes_max"])
+        _refuse(target, _missing_table_problems(target, server, schema))
+        return _planned_facts(target, schema or pa.schema([]), server["row_bytes_max"])
     columns = connection.execute(
         query("postgres", "columns").text, {"oid": server["oid"]}
     ).fetchall()
     by_name = {column["name"]: column for column in columns}
-    problems = _of_kind(target, server) + _of_own(target, by_name)
-    problems += _of_collations(target, schema, by_name)
-    has_key, of_key = _key(connection, target, server, by_name)
+    problems = _kind_problems(target, server) + _own_column_problems(target, by_name)
+    problems += _collation_problems(target, schema, by_name)
+    has_key, of_key = _check_key(connection, target, server, by_name)
     problems += of_key
     if schema is not None:
-        problems += _of_columns(target, schema, by_name) + _of_rights(target, server, by_name)
-    _raise(target, problems)
+        problems += _column_problems(target, schema, by_name) + _right_problems(
+            target, server, by_name
+        )
+    _refuse(target, problems)
     rules = connection.execute(query("postgres", "rules").text, {"oid": server["oid"]}).fetchall()
     rewriting = [rule["name"] for rule in rules if rule["kind"] == "r"]
     if rewriting and target.key:
         name = _quoted(rewriting[0])
-        _raise(target, [f"its rule {name} rewrites what is put in, which mode upsert does not go "
-                        f"with; DROP RULE {name} ON {target.shown}"])  # fmt: skip
+        _refuse(target, [f"its rule {name} rewrites inserts, and mode upsert does not support "
+                         f"that; DROP RULE {name} ON {target.sql_name}"])  # fmt: skip
     triggers = tuple(f"{r['name']} of {r['text']}" for r in rules if r["kind"] == "t")
-    if triggers and not all(by_name[name]["may_select"] for name in _OWN):
-        grant = f"GRANT SELECT ({', '.join(_OWN)}) ON {target.shown}"
-        problem = f"rows are counted where triggers act ({', '.join(triggers)}); {grant}"
-        _raise(target, [f"the user may not count its rows, and {problem}"])
+    if triggers and not all(by_name[name]["may_select"] for name in _OWN_COLUMNS):
+        grant = f"GRANT SELECT ({', '.join(_OWN_COLUMNS)}) ON {target.sql_name}"
+        problem = f"semel must count them after triggers ({', '.join(triggers)}); {grant}"
+        _refuse(target, [f"the user may not count its rows, and {problem}"])
     names = schema.names if schema is not None else []
-    found = tuple(_facts(by_name[name]) for name in names)
-    # What is equal under a collation that is not deterministic is not known here.
-    known = {n: by_name[n]["type"] if by_name[n]["deterministic"] else "" for n in names}
-    checks, unchecked = _rules(target, rules, known)
+    # semel cannot compare texts under a nondeterministic collation.
+    column_types = {n: by_name[n]["type"] if by_name[n]["deterministic"] else "" for n in names}
+    checks, unchecked = _split_rules(target, rules, column_types)
     if server["kind"] == "p":
-        unchecked.append("which partition takes a row")
+        unchecked.append("whether a partition accepts the row")
     notes = []
     if unchecked:
         notes.append(
-            f"{target.shown} may still refuse rows once the batch has committed, for stage cannot "
-            f"check: {', '.join(unchecked)}"
+            f"{target.sql_name} may still refuse rows after commit, because stage cannot check: "
+            f"{', '.join(unchecked)}"
         )
     if not all(column["may_select"] for column in columns):
         notes.append(
-            f"the user may not read {target.shown}, which `semel audit` needs; GRANT SELECT ON "
-            f"{target.shown}"
+            f"the user may not read {target.sql_name}, and `semel audit` needs that; "
+            f"GRANT SELECT ON {target.sql_name}"
         )
     return TableFacts(
-        table=target.shown,
-        columns=found,
+        table=target.sql_name,
+        columns=tuple(_column_facts(by_name[name]) for name in names),
         order=tuple(name for name in by_name if name in names),
         row_bytes_max=server["row_bytes_max"],
         key=target.key,
@@ -147,48 +148,48 @@ def examine(connection: Connection, target: PostgresTarget, schema: pa.Schema | 
     )
 
 
-def _key(
+def _check_key(
     connection: Connection,
     target: PostgresTarget,
     server: dict[str, Any],
     columns: dict[str, dict[str, Any]],
 ) -> tuple[bool, list[str]]:
-    """Whether a unique index over the key is there or not needed, and what is wrong about it."""
+    """Returns whether a unique index over the key exists (or none is needed), and the problems."""
     if not target.key:
         return True, []
     oid = {"oid": server["oid"]}
-    found = connection.execute(query("postgres", "unique_keys").text, oid).fetchall()
-    deferred = [bool(i["deferred"]) for i in found if {*i["columns"]} == {*target.key}]
+    indexes = connection.execute(query("postgres", "unique_keys").text, oid).fetchall()
+    deferred = [bool(i["deferred"]) for i in indexes if {*i["columns"]} == {*target.key}]
     problems = []
     if any(deferred):
         problems.append(
-            f"its unique constraint over {list(target.key)} is deferrable, which ON CONFLICT does "
-            "not go with; make it NOT DEFERRABLE"
+            f"its unique constraint over {list(target.key)} is deferrable, and ON CONFLICT does "
+            "not support that; make it NOT DEFERRABLE"
         )
     elif not deferred and not target.create:
-        make = f"CREATE UNIQUE INDEX ON {target.shown} ({_list(target.key)})"
+        make = f"CREATE UNIQUE INDEX ON {target.sql_name} ({_name_list(target.key)})"
         problems.append(f"it has no unique index over {list(target.key)}; {make}")
     elif not deferred and {*server["partitioned_by"]} - {*target.key}:
         by = ", ".join(server["partitioned_by"])
-        problems.append(f"it is partitioned by {by}, and a unique index over {list(target.key)} "
-                        "would need all of that; add it to sink.key")  # fmt: skip
+        problems.append(f"it is partitioned by {by}, and its unique index over "
+                        f"{list(target.key)} must contain {by}; add it to sink.key")  # fmt: skip
     elif not deferred and not server["is_owner"]:
-        make = f"CREATE UNIQUE INDEX ON {target.shown} ({_list(target.key)})"
+        make = f"CREATE UNIQUE INDEX ON {target.sql_name} ({_name_list(target.key)})"
         problems.append(
-            f"it has no unique index over {list(target.key)}, and its owner alone can make one; "
+            f"it has no unique index over {list(target.key)}, and only its owner can create one; "
             f"{make}"
         )
     elif not deferred and all(columns.get(n, {}).get("may_select") for n in target.key):
-        values = {"table": target.identifier, "key": sql.SQL(_list(target.key))}
-        if connection.execute(filled("repeats", **values)).fetchone():
+        values = {"table": target.identifier, "key": sql.SQL(_name_list(target.key))}
+        if connection.execute(fill_query("repeats", **values)).fetchone():
             problems.append(
-                f"several of its rows have one key ({', '.join(target.key)}), so no unique index "
-                "can be made over it; remove the others"
+                f"several of its rows share a key ({', '.join(target.key)}), so semel cannot "
+                "create the unique index; keep one row of each key"
             )
     return bool(deferred), problems
 
 
-def _of_collations(
+def _collation_problems(
     target: PostgresTarget, schema: pa.Schema | None, columns: dict[str, dict[str, Any]]
 ) -> list[str]:
     names = schema.names if target.counting and schema is not None else target.key
@@ -201,22 +202,22 @@ def _of_collations(
 
 
 def create_statement(target: PostgresTarget, schema: pa.Schema) -> str:
-    """The CREATE TABLE that fits the output. The caller has checked its columns."""
+    """The CREATE TABLE for the output. The caller MUST have checked the columns."""
     lines = []
     for field in schema:
-        kind = types.created(field.type, json=field.name in target.json_columns)
+        kind = types.created_type(field.type, json=field.name in target.json_columns)
         lines.append(f"{_quoted(field.name)} {kind}")
-    lines += [f"{name} bigint NOT NULL" for name in _OWN]
+    lines += [f"{name} bigint NOT NULL" for name in _OWN_COLUMNS]
     if target.key:
-        lines.append(f"PRIMARY KEY ({_list(target.key)})")
-    return f"CREATE TABLE {target.shown} ({', '.join(lines)})"
+        lines.append(f"PRIMARY KEY ({_name_list(target.key)})")
+    return f"CREATE TABLE {target.sql_name} ({', '.join(lines)})"
 
 
-def _planned(target: PostgresTarget, schema: pa.Schema, row_bytes_max: int) -> TableFacts:
-    """The facts of the table that `create_statement` makes."""
+def _planned_facts(target: PostgresTarget, schema: pa.Schema, row_bytes_max: int) -> TableFacts:
+    """The facts of the table that `create_statement` would create."""
     columns = []
     for field in schema:
-        name = types.created(field.type, json=field.name in target.json_columns)
+        name = types.created_type(field.type, json=field.name in target.json_columns)
         numeric = name.startswith("numeric")
         columns.append(
             ColumnFacts(
@@ -228,12 +229,12 @@ def _planned(target: PostgresTarget, schema: pa.Schema, row_bytes_max: int) -> T
             )
         )
     return TableFacts(
-        table=target.shown, columns=tuple(columns), order=tuple(schema.names),
+        table=target.sql_name, columns=tuple(columns), order=tuple(schema.names),
         row_bytes_max=row_bytes_max, key=target.key, exists=False,
     )  # fmt: skip
 
 
-def _facts(column: dict[str, Any]) -> ColumnFacts:
+def _column_facts(column: dict[str, Any]) -> ColumnFacts:
     name, typmod = column["type"], column["typmod"]
     length = precision = scale = None
     if typmod >= 0 and name == "character varying":
@@ -247,60 +248,58 @@ def _facts(column: dict[str, Any]) -> ColumnFacts:
     )  # fmt: skip
 
 
-def _of_server(target: PostgresTarget, server: dict[str, Any]) -> list[str]:
+def _server_problems(target: PostgresTarget, server: dict[str, Any]) -> list[str]:
     if server["read_only"]:
         raise UnavailableError(
-            f"{target.address} accepts no writes now: it is a standby, or read-only; run this "
-            "again when it is promoted"
+            f"{target.address} accepts no writes now: it is a standby, or read-only. Run this "
+            "again once it is promoted"
         )
     schema = _quoted(target.names[0])
     if server["version"] < VERSION_MIN:
         return [f"its PostgreSQL is older than {VERSION_MIN // 10_000}; upgrade it"]
     if server["encoding"] != "UTF8":
-        return [f"its database has the encoding {server['encoding']}; make one with UTF8"]
+        return [f"its database has the encoding {server['encoding']}; use a UTF8 database"]
     if not server["has_schema"]:
-        return [f"its schema is not there; CREATE SCHEMA {schema}"]
+        return [f"its schema does not exist; CREATE SCHEMA {schema}"]
     if not server["may_use"]:
         return [f"the user may not use its schema; GRANT USAGE ON SCHEMA {schema}"]
     if not server["has_batches"] and not server["may_create"]:
-        return [
-            f"the user may not make the table {BATCHES} beside it; GRANT CREATE ON SCHEMA {schema}"
-        ]
+        return [f"the user may not create the table {BATCHES}; GRANT CREATE ON SCHEMA {schema}"]
     if server["has_batches"] and not server["may_note"]:
         batches = target.batches.as_string()
         return [f"the user may not write to {BATCHES}; GRANT SELECT, INSERT, UPDATE ON {batches}"]
     if target.key and not server["may_temp"]:
-        return ["the user may make no temporary table, which upsert needs; GRANT TEMP ON DATABASE"]
+        return ["the user may not create temporary tables (mode upsert); GRANT TEMP ON DATABASE"]
     return []
 
 
-def of_output(target: PostgresTarget, schema: pa.Schema) -> list[str]:
-    """What is wrong with the output's own columns, whatever the table is like."""
+def output_problems(target: PostgresTarget, schema: pa.Schema) -> list[str]:
+    """Problems of the output's columns that any table would have."""
     problems = []
-    if (count := len(schema) + len(_OWN)) > COLUMNS_MAX:
-        problems.append(f"the output and semel have {count:,} columns, and PostgreSQL takes "
-                        f"{COLUMNS_MAX:,}; leave some out, or put them into a struct")  # fmt: skip
+    if (count := len(schema) + len(_OWN_COLUMNS)) > COLUMNS_MAX:
+        problems.append(f"the output and semel have {count:,} columns, and PostgreSQL's limit is "
+                        f"{COLUMNS_MAX:,}; drop some, or nest them in a struct")  # fmt: skip
     for field in schema:
-        if field.name in (*_OWN, *_SYSTEM):
-            who = "semel" if field.name in _OWN else "PostgreSQL"
-            problems.append(f"{who} itself writes the column {field.name!r}; name yours otherwise")
+        if field.name in (*_OWN_COLUMNS, *_SYSTEM_COLUMNS):
+            who = "semel" if field.name in _OWN_COLUMNS else "PostgreSQL"
+            problems.append(f"the column name {field.name!r} is reserved for {who}; rename yours")
         elif not 0 < len(field.name.encode()) <= NAME_BYTES_MAX or "\0" in field.name:
             problems.append(f"the output's column {field.name!r} is not a valid name in PostgreSQL "
-                            f"(1 to {NAME_BYTES_MAX} bytes); name it otherwise")  # fmt: skip
-        elif types.held(field.type) is None:
+                            f"(1 to {NAME_BYTES_MAX} bytes); rename it")  # fmt: skip
+        elif types.kind_of_column(field.type) is None:
             problems.append(f"no column can hold the output's {field.name!r} ({field.type}); cast "
                             "it in the transform")  # fmt: skip
-    problems += [f"the output has no column {k!r}, which is in sink.key; name one that it has"
+    problems += [f"sink.key names {k!r}, and the output has no such column; correct sink.key"
                  for k in target.key if k not in schema.names]  # fmt: skip
     for name in target.key:
         if name in schema.names and (kind := schema.field(name).type):
             if pa.types.is_floating(kind) or types.is_nested(kind) or name in target.json_columns:
-                problems.append(f"the key column {name!r} is {kind}, whose values cannot "
-                                "be compared for equality; choose others for sink.key")  # fmt: skip
+                problems.append(f"the key column {name!r} is {kind}, and semel cannot compare such "
+                                "values for equality; choose another for sink.key")  # fmt: skip
     return problems
 
 
-def _of_missing(
+def _missing_table_problems(
     target: PostgresTarget, server: dict[str, Any], schema: pa.Schema | None
 ) -> list[str]:
     if target.create and server["may_create"]:
@@ -308,118 +307,124 @@ def _of_missing(
     how = create_statement(target, schema) if schema is not None else "CREATE TABLE"
     if target.create:
         grant = f"GRANT CREATE ON SCHEMA {_quoted(target.names[0])}"
-        return [f"it is not there, and the user may not make it; {grant}, or {how}"]
-    return [f"it is not there, and sink.create is false; set it to true, or {how}"]
+        return [f"it does not exist, and the user may not create it; {grant}, or {how}"]
+    return [f"it does not exist, and sink.create is false; set it to true, or {how}"]
 
 
-def _of_kind(target: PostgresTarget, server: dict[str, Any]) -> list[str]:
+def _kind_problems(target: PostgresTarget, server: dict[str, Any]) -> list[str]:
     if server["kind"] not in ("r", "p"):
-        return ["it is no table (a view, or it or a part is of another database); name a table"]
+        return ["it is not a plain table (a view, or a foreign table or partition); name a table"]
     if server["row_security"]:
-        return ["its row security counts for the user, which COPY does not support; give the "
+        return ["its row security applies to the user, and COPY does not support that; give the "
                 "user BYPASSRLS, or name another table"]  # fmt: skip
     if name := server["unlogged"]:
-        return [f"{name} is UNLOGGED: a crash of its server empties it; ALTER TABLE {name} SET "
+        return [f"{name} is UNLOGGED: a server crash empties it; ALTER TABLE {name} SET "
                 "LOGGED"]  # fmt: skip
     return []
 
 
-def _of_own(target: PostgresTarget, columns: dict[str, dict[str, Any]]) -> list[str]:
-    lacking = [n for n in _OWN if n not in columns or columns[n]["type"] != "bigint"]
+def _own_column_problems(target: PostgresTarget, columns: dict[str, dict[str, Any]]) -> list[str]:
+    lacking = [n for n in _OWN_COLUMNS if n not in columns or columns[n]["type"] != "bigint"]
     if not lacking:
-        return [_of_generated(target, columns[n]) for n in _OWN if columns[n]["ungenerate"]]
+        return [
+            _generated_column_problem(target, columns[n])
+            for n in _OWN_COLUMNS
+            if columns[n]["ungenerate"]
+        ]
     adds = ", ".join(f"ADD COLUMN {name} bigint" for name in lacking)
-    how = f"ALTER TABLE {target.shown} {adds}"
+    how = f"ALTER TABLE {target.sql_name} {adds}"
     return [f"it lacks {' and '.join(lacking)} (bigint); {how}"]
 
 
-def _of_generated(target: PostgresTarget, column: dict[str, Any]) -> str:
-    alter = f"ALTER TABLE {target.shown} ALTER COLUMN {_quoted(column['name'])}"
-    return (f"its column {column['name']!r} is generated, and semel writes one of that name; "
+def _generated_column_problem(target: PostgresTarget, column: dict[str, Any]) -> str:
+    alter = f"ALTER TABLE {target.sql_name} ALTER COLUMN {_quoted(column['name'])}"
+    return (f"its column {column['name']!r} is generated, and semel must write it; "
             f"{alter} {column['ungenerate']}")  # fmt: skip
 
 
-def _of_columns(
+def _column_problems(
     target: PostgresTarget, schema: pa.Schema, columns: dict[str, dict[str, Any]]
 ) -> list[str]:
     problems = []
     for field in schema:
         json = field.name in target.json_columns
-        made, name = types.created(field.type, json=json), _quoted(field.name)
+        fitting, name = types.created_type(field.type, json=json), _quoted(field.name)
         column = columns.get(field.name)
         if column is None:
-            add = f"ALTER TABLE {target.shown} ADD COLUMN {name} {made}"
+            add = f"ALTER TABLE {target.sql_name} ADD COLUMN {name} {fitting}"
             problems.append(f"it lacks the column {field.name!r}; {add}")
         elif column["ungenerate"]:
-            problems.append(_of_generated(target, column))
-        elif not _holds(field, _facts(column), column["typmod"], takes := _takes(target, field)):
-            change = f"ALTER TABLE {target.shown} ALTER COLUMN {name} TYPE {made}"
-            if target.counting:  # The view has the column, and finalize makes the view again.
+            problems.append(_generated_column_problem(target, column))
+        elif not _can_hold(
+            field, _column_facts(column), column["typmod"], takes := _fitting_types(target, field)
+        ):
+            change = f"ALTER TABLE {target.sql_name} ALTER COLUMN {name} TYPE {fitting}"
+            if target.counting:  # The view uses the column; finalize creates the view again.
                 change = f"DROP VIEW IF EXISTS {target.view.as_string()}; {change}"
             problems.append(
-                f"its column {field.name!r} is {_shown(column)}, and the output's is {field.type} "
-                f"(what fits: {', '.join(takes)}); {change} USING {name}::{made}"
+                f"its column {field.name!r} is {_full_type(column)}, and the output has "
+                f"{field.type} (these fit: {', '.join(takes)}); {change} USING {name}::{fitting}"
             )
-    there = {*schema.names, *_OWN}
+    written = {*schema.names, *_OWN_COLUMNS}
     for n, column in columns.items():
-        if n not in there and column["not_null"] and not column["has_default"]:
-            drop = f"ALTER TABLE {target.shown} ALTER COLUMN {_quoted(n)} DROP NOT NULL"
-            problems.append(f"its column {n!r} is NOT NULL without a default, and the output has "
-                            f"none of that name; {drop}")  # fmt: skip
+        if n not in written and column["not_null"] and not column["has_default"]:
+            drop = f"ALTER TABLE {target.sql_name} ALTER COLUMN {_quoted(n)} DROP NOT NULL"
+            problems.append(f"its column {n!r} is NOT NULL without a default, and the output "
+                            f"lacks it; {drop}")  # fmt: skip
     return problems
 
 
-def _of_rights(
+def _right_problems(
     target: PostgresTarget, server: dict[str, Any], columns: dict[str, dict[str, Any]]
 ) -> list[str]:
-    """Which rights the user lacks. Those to write MUST be to the whole table, which is locked."""
+    """The rights that the user lacks. LOCK TABLE needs write rights on the whole table."""
     problems = []
     for right in ("insert", "select", "update") if target.key else ("insert",):
         everywhere = all(column[f"may_{right}"] for column in columns.values())
         if everywhere if right == "select" else server[f"may_{right}"]:
             continue
         alone = right != "select" and any(column[f"may_{right}"] for column in columns.values())
-        how = " but in some columns alone, which does not let it be locked" if alone else ""
-        grant = f"GRANT {right.upper()} ON {target.shown}"
+        how = " except in some columns, and semel locks the whole table" if alone else ""
+        grant = f"GRANT {right.upper()} ON {target.sql_name}"
         problems.append(f"the user may not {right.upper()}{how}; {grant}")
     return problems
 
 
-def _shown(column: dict[str, Any]) -> str:
+def _full_type(column: dict[str, Any]) -> str:
     """A column's type with its modifiers."""
-    facts = _facts(column)
+    facts = _column_facts(column)
     if facts.precision is not None:
         return f"numeric({facts.precision},{facts.scale})"
     return column["type"]
 
 
 # Keeps PG5.
-def _takes(target: PostgresTarget, field: pa.Field) -> tuple[str, ...]:
-    """The types that fit. In jsonb different texts may be equal, and json has no equality: keys are
-    in neither, and partial rows are all keys and numbers.
+def _fitting_types(target: PostgresTarget, field: pa.Field) -> tuple[str, ...]:
+    """The types that fit. Keys and partial rows use neither JSON type: different texts may be equal
+    as jsonb, and json has no equality.
     """
-    takes = types.held(field.type).takes
+    takes = types.kind_of_column(field.type).takes
     if target.counting or field.name in target.key:
         return tuple(kind for kind in takes if kind not in types.JSON)
     return takes
 
 
-def _holds(field: pa.Field, column: ColumnFacts, typmod: int, takes: tuple[str, ...]) -> bool:
-    """Whether each value can go into the column unchanged, if it is not out of range."""
+def _can_hold(field: pa.Field, column: ColumnFacts, typmod: int, takes: tuple[str, ...]) -> bool:
+    """Whether the column stores each value unchanged, unless the value is out of range."""
     if column.type not in takes:
         return False
     if column.type.startswith("timestamp"):
         return typmod in (-1, 6)
     if column.type == "numeric" and column.precision is not None:
-        # It would be rounded without a word.
+        # A smaller scale would round silently.
         return column.scale >= (field.type.scale if pa.types.is_decimal(field.type) else 0)
     return True
 
 
-def _rules(
+def _split_rules(
     target: PostgresTarget, rules: list[dict[str, Any]], columns: dict[str, str]
 ) -> tuple[tuple[CheckConstraint, ...], list[str]]:
-    """The CHECKs that stage can check, and the names of what it cannot."""
+    """Returns the CHECK constraints that stage can evaluate, and the names of the other rules."""
     checks, unchecked = [], []
     for rule in rules:
         name, kind = rule["name"], rule["kind"]
@@ -430,17 +435,19 @@ def _rules(
         elif kind == "c":
             unchecked.append(f"the CHECK {name!r}")
         elif kind == "r":
-            unchecked.append(f"the rule {name!r}, which COPY passes over")
+            unchecked.append(f"the rule {name!r}, which COPY ignores")
         elif kind not in ("u", "p") or {*rule["columns"]} != {*target.key}:
             unchecked.append(f"{_UNCHECKED[kind]} {name!r}")
     return tuple(checks), unchecked
 
 
-def _raise(target: PostgresTarget, problems: list[str]) -> None:
+def _refuse(target: PostgresTarget, problems: list[str]) -> None:
     if problems:
-        more = f"; and {len(problems) - _SHOWN_MAX} more" if len(problems) > _SHOWN_MAX else ""
+        more = (
+            f"; and {len(problems) - _PROBLEMS_MAX} more" if len(problems) > _PROBLEMS_MAX else ""
+        )
         raise TerminalError(
-            f"the table {target.address} does not fit: {'; '.join(problems[:_SHOWN_MAX])}{more}"
+            f"the table {target.address} does not fit: {'; '.join(problems[:_PROBLEMS_MAX])}{more}"
         )
 
 
@@ -448,5 +455,5 @@ def _quoted(name: str) -> str:
     return sql.Identifier(name).as_string()
 
 
-def _list(names: tuple[str, ...]) -> str:
+def _name_list(names: tuple[str, ...]) -> str:
     return ", ".join(map(_quoted, names))

@@ -1,9 +1,9 @@
-"""CHECK constraints that can be judged without their server: read, and asked of Arrow columns.
+"""Parse CHECK constraints and evaluate them on Arrow columns, without their server.
 
-What is read is `pg_get_constraintdef`, in which all names are resolved and all casts are written
-out. Read is only what surely means the same here: comparisons with constants and between columns,
-lists, IS NULL, AND, OR, NOT, lengths of texts, and LIKE. Not the order of texts, which collations
-decide, no arithmetic, and no function of a user. Whatever else is met, `parse` gives None.
+The input is `pg_get_constraintdef`: all names are resolved and all casts explicit. The parser
+accepts only expressions that mean the same in Arrow: comparisons with constants and between
+columns, lists, IS NULL, AND, OR, NOT, text lengths, and LIKE. It does not accept the order of texts
+(collations decide it), arithmetic or users' functions: then `parse` returns None.
 """
 
 import re
@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 DEPTH_MAX = 40
-"""Deepest brackets and NOTs that are read. Each takes ten of Python's 1,000 calls."""
+"""Maximum nesting of brackets and NOT. Each level uses ten of Python's 1,000 stack frames."""
 
 Judge = Callable[[pa.Table], pa.ChunkedArray]
-"""From rows to true, false and null."""
+"""Maps rows to true, false or null."""
 
 _COMPARE = {
     "=": pc.equal, "<>": pc.not_equal, "<": pc.less, "<=": pc.less_equal,
@@ -43,33 +43,33 @@ _TOKEN = re.compile(
     r"""|(?P<word>[A-Z_]+)|(?P<number>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"""
     rf"""|::(?P<type>{"|".join(_KINDS)})(?![\w(])|(?P<sign><=|>=|<>|!~~|~~|[=<>(),\[\]-]))"""
 )
-_DIGITS_MAX = 38  # Of numbers in an output; one of two scales has twice as many.
+_DIGITS_MAX = 38  # The output's limit for a number; comparing two scales needs twice as many.
 
 
 class _UnknownError(Exception):
-    """Something that is not read here."""
+    """The parser does not accept the expression."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Value:
-    """A part of an expression. `constant` is set, or `of` takes it from rows."""
+    """A part of an expression: either `constant`, or `from_rows` computes it from rows."""
 
     kind: str
-    of: Judge | None = None
+    from_rows: Judge | None = None
     constant: Any = None
 
 
 def parse(text: str, columns: dict[str, str]) -> Judge | None:
-    """What judges rows by a CHECK, as its definition has it. None: it is not understood here.
+    """The judge of a CHECK, from its definition. Returns None if the parser does not accept it.
 
-    `columns`: the type of each column of the output in PostgreSQL. A CHECK of other ones is not
-    understood.
+    `columns`: the PostgreSQL type of each column of the output. A CHECK on another column is not
+    accepted.
     """
-    return _parsed(text, tuple(sorted(columns.items())))
+    return _parse_cached(text, tuple(sorted(columns.items())))
 
 
-@lru_cache(maxsize=256)  # A task asks for each of its tables.
-def _parsed(text: str, columns: tuple[tuple[str, str], ...]) -> Judge | None:
+@lru_cache(maxsize=256)  # A task parses the same CHECK for each of its Arrow tables.
+def _parse_cached(text: str, columns: tuple[tuple[str, str], ...]) -> Judge | None:
     try:
         return _PredicateParser(text, dict(columns)).check()
     except (_UnknownError, IndexError, InvalidOperation, ValueError, OverflowError):
@@ -85,159 +85,159 @@ class _PredicateParser:
         self.at = self.depth = end = 0
         text = text.removesuffix(" NOT VALID").removesuffix(" NO INHERIT")
         while end < len(text):
-            found = _TOKEN.match(text, end)
-            if not found:
+            token = _TOKEN.match(text, end)
+            if not token:
                 raise _UnknownError
-            self.tokens.append((found.lastgroup, found[found.lastgroup]))
-            end = found.end()
+            self.tokens.append((token.lastgroup, token[token.lastgroup]))
+            end = token.end()
         self.tokens.append(("end", ""))
 
     def check(self) -> Judge:
         self.expect("CHECK")
-        judge = _truth(self.either())
+        judge = _truth(self.disjunction())
         self.expect("")
         return judge
 
-    def next(self) -> tuple[str, str]:
+    def advance(self) -> tuple[str, str]:
         self.at += 1
         return self.tokens[self.at - 1]
 
-    def meets(self, *words: str) -> bool:
-        """Whether these come next; then they are taken."""
+    def accept(self, *words: str) -> bool:
+        """Consume these words if they come next. Returns whether it did."""
         end = self.at + len(words)
-        found = [token for _, token in self.tokens[self.at : end]] == [*words]
-        self.at = end if found else self.at
-        return found
+        matches = [token for _, token in self.tokens[self.at : end]] == [*words]
+        self.at = end if matches else self.at
+        return matches
 
     def expect(self, *words: str) -> None:
-        if not self.meets(*words):
+        if not self.accept(*words):
             raise _UnknownError
 
-    def either(self) -> _Value:
-        return self.chain("OR", pc.or_kleene, self.both)
+    def disjunction(self) -> _Value:
+        return self.chain("OR", pc.or_kleene, self.conjunction)
 
-    def both(self) -> _Value:
-        return self.chain("AND", pc.and_kleene, self.negated)
+    def conjunction(self) -> _Value:
+        return self.chain("AND", pc.and_kleene, self.negation)
 
     def chain(self, word: str, how: Callable, part: Callable[[], _Value]) -> _Value:
         parts = [part()]
-        while self.meets(word):
+        while self.accept(word):
             parts.append(part())
-        return _joined(how, parts)
+        return _combine(how, parts)
 
-    def negated(self) -> _Value:
-        return _inverted(self.nested(self.negated)) if self.meets("NOT") else self.comparison()
+    def negation(self) -> _Value:
+        return _invert(self.descend(self.negation)) if self.accept("NOT") else self.comparison()
 
-    def nested(self, part: Callable[[], _Value]) -> _Value:
+    def descend(self, part: Callable[[], _Value]) -> _Value:
         self.depth += 1
         if self.depth > DEPTH_MAX:
             raise _UnknownError
-        found = part()
+        value = part()
         self.depth -= 1
-        return found
+        return value
 
     def comparison(self) -> _Value:
-        left = self.value()
-        if self.meets("IS", "NULL"):
-            return _mapped(pc.is_null, left)
-        if self.meets("IS", "NOT", "NULL"):
-            return _mapped(pc.is_valid, left)
-        if self.meets("~~"):
-            return _like(left, self.value())
-        if self.meets("!~~"):
-            return _inverted(_like(left, self.value()))
-        if self.meets("=", "ANY"):
-            return _among(left, self.array())
-        if self.meets("<>", "ALL"):
-            return _inverted(_among(left, self.array()))
+        operand = self.value()
+        if self.accept("IS", "NULL"):
+            return _apply(pc.is_null, operand)
+        if self.accept("IS", "NOT", "NULL"):
+            return _apply(pc.is_valid, operand)
+        if self.accept("~~"):
+            return _like(operand, self.value())
+        if self.accept("!~~"):
+            return _invert(_like(operand, self.value()))
+        if self.accept("=", "ANY"):
+            return _is_any_of(operand, self.array())
+        if self.accept("<>", "ALL"):
+            return _invert(_is_any_of(operand, self.array()))
         for sign in _COMPARE:
-            if self.meets(sign):
-                return _compared(sign, left, self.value())
-        return left
+            if self.accept(sign):
+                return _compare(sign, operand, self.value())
+        return operand
 
     def array(self) -> list[_Value]:
-        if self.meets("("):
-            found = self.nested(self.array)
+        if self.accept("("):
+            values = self.descend(self.array)
             self.expect(")")
             if self.type() not in (None, "text", "character varying"):
                 raise _UnknownError
-            self.meets("[", "]")
-            return found
+            self.accept("[", "]")
+            return values
         self.expect("ARRAY", "[")
-        found = [self.value()]
-        while self.meets(","):
-            found.append(self.value())
+        values = [self.value()]
+        while self.accept(","):
+            values.append(self.value())
         self.expect("]")
-        return found
+        return values
 
     def value(self) -> _Value:
-        found = self.primary()
+        value = self.primary()
         while name := self.type():
-            found = _cast(found, name)
-        return found
+            value = _cast(value, name)
+        return value
 
     def type(self) -> str | None:
-        """The type that a cast names here; it has no modifiers, which would change the value."""
-        return self.next()[1] if self.tokens[self.at][0] == "type" else None
+        """The type of a cast, if one comes next. Modifiers could change the value: not accepted."""
+        return self.advance()[1] if self.tokens[self.at][0] == "type" else None
 
     def primary(self) -> _Value:
-        if self.meets("("):
-            inner = self.nested(self.either)
+        if self.accept("("):
+            inner = self.descend(self.disjunction)
             self.expect(")")
             return inner
-        sign = "-" if self.meets("-") else ""
-        group, token = self.next()
+        sign = "-" if self.accept("-") else ""
+        group, token = self.advance()
         if group == "number":
             return _Value(kind="number", constant=Decimal(sign + token))
         if group == "text" and not sign:
             return _Value(kind="text", constant=token[1:-1].replace("''", "'"))
         if group != "name" or sign:
             raise _UnknownError
-        if token in _LENGTHS and self.meets("("):
-            inner = self.nested(self.either)
+        if token in _LENGTHS and self.accept("("):
+            inner = self.descend(self.disjunction)
             self.expect(")")
-            return _mapped(_LENGTHS[token], inner, takes="text", gives="number")
+            return _apply(_LENGTHS[token], inner, takes="text", gives="number")
         name = token[1:-1].replace('""', '"') if token[0] == '"' else token
-        if name not in self.columns or self.meets("("):
+        if name not in self.columns or self.accept("("):
             raise _UnknownError
         kind = _KINDS.get(self.columns[name], "other")
-        return _Value(kind=kind, of=lambda rows: rows.column(name))
+        return _Value(kind=kind, from_rows=lambda rows: rows.column(name))
 
 
-def _mapped(how: Callable, value: _Value, takes: str = "", gives: str = "boolean") -> _Value:
-    """A function of what is taken from rows, of the kind `takes` (empty: of any)."""
-    if value.of is None or takes not in ("", value.kind):
+def _apply(how: Callable, value: _Value, takes: str = "", gives: str = "boolean") -> _Value:
+    """Apply a function to a value from rows. `takes`: the kind it must have; empty accepts any."""
+    if value.from_rows is None or takes not in ("", value.kind):
         raise _UnknownError
-    return _Value(kind=gives, of=lambda rows: how(value.of(rows)))
+    return _Value(kind=gives, from_rows=lambda rows: how(value.from_rows(rows)))
 
 
 def _truth(value: _Value) -> Judge:
-    return _mapped(lambda found: found, value, takes="boolean").of
+    return _apply(lambda values: values, value, takes="boolean").from_rows
 
 
-def _inverted(value: _Value) -> _Value:
-    return _mapped(pc.invert, value, takes="boolean")
+def _invert(value: _Value) -> _Value:
+    return _apply(pc.invert, value, takes="boolean")
 
 
-def _joined(how: Callable, parts: list[_Value]) -> _Value:
+def _combine(how: Callable, parts: list[_Value]) -> _Value:
     if len(parts) == 1:
         return parts[0]
     judges = [_truth(part) for part in parts]
-    return _Value(kind="boolean", of=lambda rows: reduce(how, (one(rows) for one in judges)))
+    return _Value(kind="boolean", from_rows=lambda rows: reduce(how, (one(rows) for one in judges)))
 
 
-def _among(value: _Value, values: list[_Value]) -> _Value:
-    return _joined(pc.or_kleene, [_compared("=", value, one) for one in values])
+def _is_any_of(value: _Value, values: list[_Value]) -> _Value:
+    return _combine(pc.or_kleene, [_compare("=", value, one) for one in values])
 
 
 def _like(value: _Value, pattern: _Value) -> _Value:
     if pattern.kind != "text" or pattern.constant is None or "\\" in pattern.constant:
         raise _UnknownError
-    return _mapped(lambda texts: pc.match_like(texts, pattern.constant), value, takes="text")
+    return _apply(lambda texts: pc.match_like(texts, pattern.constant), value, takes="text")
 
 
 def _cast(value: _Value, name: str) -> _Value:
-    """A value as another type, where that changes nothing of it."""
+    """Cast to a type that leaves the value unchanged."""
     kind = _KINDS.get(name)
     if value.constant is None:
         if value.kind != kind or kind not in ("number", "text", "float"):
@@ -250,15 +250,15 @@ def _cast(value: _Value, name: str) -> _Value:
         return value
     if kind in ("number", "float"):
         number = Decimal(str(plain).strip())
-        whole = name in ("smallint", "integer", "bigint")
-        if not number.is_finite() or (whole and number != number.to_integral_value()):
+        is_integer = name in ("smallint", "integer", "bigint")
+        if not number.is_finite() or (is_integer and number != number.to_integral_value()):
             raise _UnknownError
         if kind == "float":
             wide = pa.float32() if name == "real" else pa.float64()
-            as_held = pa.scalar(float(number), wide).as_py()
-            if not np.isfinite(as_held):
+            stored = pa.scalar(float(number), wide).as_py()
+            if not np.isfinite(stored):
                 raise _UnknownError
-            return _Value(kind="float", constant=as_held)
+            return _Value(kind="float", constant=stored)
         return _Value(kind="number", constant=number)
     if kind == "date" and isinstance(plain, str):
         return _Value(kind="date", constant=date.fromisoformat(plain))
@@ -270,31 +270,31 @@ def _cast(value: _Value, name: str) -> _Value:
     raise _UnknownError
 
 
-def _compared(sign: str, left: _Value, right: _Value) -> _Value:
+def _compare(sign: str, lhs: _Value, rhs: _Value) -> _Value:
     compare = _COMPARE[sign]
-    if left.kind != right.kind or left.of is None:
+    if lhs.kind != rhs.kind or lhs.from_rows is None:
         raise _UnknownError
-    if left.kind == "text" and sign not in ("=", "<>"):
+    if lhs.kind == "text" and sign not in ("=", "<>"):
         raise _UnknownError
-    if left.kind not in ("number", "float", "text", "date", "time"):
+    if lhs.kind not in ("number", "float", "text", "date", "time"):
         raise _UnknownError
-    if left.kind == "float" and right.of is not None:
-        raise _UnknownError  # NaN equals itself there.
-    if left.kind == "number" and right.of is None:
-        if -right.constant.as_tuple().exponent > _DIGITS_MAX:
+    if lhs.kind == "float" and rhs.from_rows is not None:
+        raise _UnknownError  # NaN equals itself in PostgreSQL.
+    if lhs.kind == "number" and rhs.from_rows is None:
+        if -rhs.constant.as_tuple().exponent > _DIGITS_MAX:
             raise _UnknownError
 
     def judge(rows: pa.Table) -> pa.ChunkedArray:
-        a = left.of(rows)
-        b = right.of(rows) if right.of is not None else right.constant
-        if left.kind == "number":
-            return compare(*_alike(a, b))
-        if left.kind == "float":
-            # There NaN is above all numbers; the constant is one.
+        a = lhs.from_rows(rows)
+        b = rhs.from_rows(rows) if rhs.from_rows is not None else rhs.constant
+        if lhs.kind == "number":
+            return compare(*_with_common_type(a, b))
+        if lhs.kind == "float":
+            # PostgreSQL sorts NaN above all numbers, and the constant is a number.
             a = pc.if_else(pc.is_nan(a), pa.scalar(np.inf, a.type), a).cast(pa.float64())
-        return compare(a, b if right.of is not None else _scalar(b, a.type))
+        return compare(a, b if rhs.from_rows is not None else _scalar(b, a.type))
 
-    return _Value(kind="boolean", of=judge)
+    return _Value(kind="boolean", from_rows=judge)
 
 
 def _scalar(plain: Any, kind: pa.DataType) -> pa.Scalar:
@@ -303,21 +303,21 @@ def _scalar(plain: Any, kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(plain, kind)
 
 
-def _alike(a: pa.ChunkedArray, b: pa.ChunkedArray | Decimal) -> tuple[Any, Any]:
-    """Numbers in one type that holds both exactly."""
+def _with_common_type(a: pa.ChunkedArray, b: pa.ChunkedArray | Decimal) -> tuple[Any, Any]:
+    """Cast numbers to a common type that represents both exactly."""
     if isinstance(b, Decimal):
-        whole = b == b.to_integral_value() and abs(b) < 2**63
-        if whole and pa.types.is_integer(a.type):
+        is_bigint = b == b.to_integral_value() and abs(b) < 2**63
+        if is_bigint and pa.types.is_integer(a.type):
             return a.cast(pa.int64()), pa.scalar(int(b), pa.int64())
-        above = Decimal(f"1e{_DIGITS_MAX - _scale(a.type)}")  # All numbers of the column.
+        above = Decimal(f"1e{_DIGITS_MAX - _scale(a.type)}")  # Above each number of the column.
         b = max(-above, min(b, above))
         common = pa.decimal256(2 * _DIGITS_MAX, max(_scale(a.type), -b.as_tuple().exponent))
-        return _wide(a, common), pa.scalar(b, common)
+        return _as_decimal(a, common), pa.scalar(b, common)
     common = pa.decimal256(2 * _DIGITS_MAX, max(_scale(a.type), _scale(b.type)))
-    return _wide(a, common), _wide(b, common)
+    return _as_decimal(a, common), _as_decimal(b, common)
 
 
-def _wide(numbers: pa.ChunkedArray, common: pa.DataType) -> pa.ChunkedArray:
+def _as_decimal(numbers: pa.ChunkedArray, common: pa.DataType) -> pa.ChunkedArray:
     if pa.types.is_integer(numbers.type):
         numbers = numbers.cast(pa.int64()).cast(pa.decimal256(19, 0))
     return numbers.cast(common)

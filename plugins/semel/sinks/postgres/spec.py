@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import Field, model_validator
 
 from semel import settings
-from semel.clients.connection import parsed, usable
+from semel.clients.connection import parse_connection, translate_settings_errors
 from semel.declare.parts import Text, twice
 from semel.declare.place import TABLE, Location
 from semel.declare.yaml import Key, Problem, Problems
@@ -21,47 +21,47 @@ _TABLE = re.compile(rf"(?:({_PART})\.)?({_PART})")
 _PORT = 5432
 
 BATCHES = "semel_batch"
-"""The table, beside the target, that says which batches have landed."""
+"""The table of batch notes, in the target's schema."""
 
 COMPLETE = "semel_complete"
-"""The table, beside the others, that says what is complete of which."""
+"""The table of each target's complete ranges of time, in the same schema."""
 
 PARTS, WINDOWS = "{}_parts", "{}_windows"
-"""The tables of partial rows and of their windows, by the name of the view that merges them."""
+"""The tables of partial rows and of their windows. `{}` is the name of the view over them."""
 
 
 def names_of(table: str) -> tuple[str, str]:
-    """Schema and table of a declared name, unquoted. TerminalError: it is none."""
-    found = _TABLE.fullmatch(table)
-    if not found:
+    """Schema and table of a declared name, unquoted. Raises TerminalError if it is malformed."""
+    match = _TABLE.fullmatch(table)
+    if not match:
         raise TerminalError(
-            f"sink.table {table!r} is neither `table` nor `schema.table`; write a name "
-            'with dots or quotes as "na""me"'
+            f"sink.table {table!r} is neither `table` nor `schema.table`. Put a name with dots or "
+            'quotes in double quotes, as in "na""me"'
         )
     schema, name = (
         part[1:-1].replace('""', '"') if part and part[0] == '"' else part
-        for part in found.groups()
+        for part in match.groups()
     )
     return schema or "public", name
 
 
 class PostgresSinkSpec(ServiceSinkSpec):
-    """A table of some PostgreSQL: the rows of a batch land there in one transaction."""
+    """A PostgreSQL table: the rows of a batch land there in one transaction."""
 
     type: Literal["postgres"]
     """The kind of sink."""
     connection: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
-    """The Airflow connection; on the command line the variable AIRFLOW_CONN_<CONNECTION>."""
+    """The Airflow connection; for the command line, the variable AIRFLOW_CONN_<CONNECTION>."""
     table: Text
     """The table, as `table` (in the schema public) or `schema.table`."""
     mode: Literal["append", "upsert"] = "append"
-    """append: rows are added. upsert: a row replaces the one that has its key."""
+    """append: finalize adds rows. upsert: a row replaces the row with the same key."""
     key: tuple[Text, ...] = ()
     """The columns of the key, for mode: upsert."""
     create: bool = Field(default=False, strict=True)
-    """Make the table, and the key's unique index, where they are missing."""
+    """Create the table, and the key's unique index, if they are missing."""
     archive: Text | None = None
-    """The folder of markers and all else that is kept; null: `_semel/<pipeline>/` with the data."""
+    """The folder of the archive (markers and more); null: `_semel/<pipeline>/` with the data."""
     position_columns: bool = Field(default=False, strict=True)
     """Add each record's source file and byte position to the output, as _semel columns."""
 
@@ -71,32 +71,32 @@ class PostgresSinkSpec(ServiceSinkSpec):
 
     @property
     def replaces_rows(self) -> bool:
-        """By their keys."""
+        """Whether a row may replace another by its key."""
         return self.mode == "upsert"
 
     def describe(self) -> str:
-        """The table, how it is reached, and how rows get there."""
+        """The table, its connection and the mode."""
         by = f" by {', '.join(f'`{name}`' for name in self.key)}" if self.key else ""
         return f"table `{self.table}` of connection `{self.connection}`, {self.mode}{by}"
 
     def dataset(self, address: str) -> tuple[str, str]:
-        """The server and the table."""
+        """Server and table, as OpenLineage names them."""
         split = urlsplit(address)
         database, table = map(unquote, split.path.strip("/").split("/"))
         return f"postgres://{split.netloc}", f"{database}.{table}"
 
     def whereabouts(self) -> Location:
         """The table."""
-        with suppress(TerminalError):  # The driver says what is wrong with it.
+        with suppress(TerminalError):  # The driver reports a malformed name.
             return self._at(*names_of(self.table))
         return Location(kind=TABLE, name=self.table, servers=self._servers())
 
     def derived_places(self, *, counts: bool) -> tuple[Location, ...]:
-        """The tables of batches and of what is complete, and those that a view of windows reads."""
+        """The tables of notes and of complete ranges, and those that a view of windows reads."""
         with suppress(TerminalError):
             schema, table = names_of(self.table)
-            own = [PARTS.format(table), WINDOWS.format(table)] if counts else []
-            return tuple(self._at(schema, name) for name in (BATCHES, COMPLETE, *own))
+            parts = [PARTS.format(table), WINDOWS.format(table)] if counts else []
+            return tuple(self._at(schema, name) for name in (BATCHES, COMPLETE, *parts))
         return ()
 
     def _at(self, schema: str, table: str) -> Location:
@@ -109,31 +109,31 @@ class PostgresSinkSpec(ServiceSinkSpec):
         servers = {f"connection {self.connection}"}
         with suppress(TerminalError):  # Another process may know the connection.
             if text := settings.connection(self.connection):
-                with usable(self.connection, "PostgreSQL"):
-                    found = parsed(text)
-                host = re.sub(r"^localhost$", "127.0.0.1", (found.host or "").lower())
-                servers.add(f"{host}:{found.port or _PORT}/{found.schema or found.login}")
+                with translate_settings_errors(self.connection, "PostgreSQL"):
+                    parts = parse_connection(text)
+                host = re.sub(r"^localhost$", "127.0.0.1", (parts.host or "").lower())
+                servers.add(f"{host}:{parts.port or _PORT}/{parts.schema or parts.login}")
         return frozenset(servers)
 
     def named_columns(self) -> Iterator[tuple[Key, str]]:
         """The columns of the key."""
         return ((("key", at), name) for at, name in enumerate(self.key))
 
-    def counting_problems(self, names: Collection[str]) -> Iterator[tuple[Key, str]]:
-        """Also, semel makes a view next to the table."""
-        yield from super().counting_problems(names)
+    def aggregate_problems(self, names: Collection[str]) -> Iterator[tuple[Key, str]]:
+        """Adds the rules of the view that semel creates next to the table."""
+        yield from super().aggregate_problems(names)
         if self.replaces_rows:
-            yield ("mode",), "upsert does not go with aggregate: its rows are added up"
+            yield (("mode",), "upsert does not work with aggregate: the view adds rows up")
         if not self.create:
-            yield ("create",), "is false, and semel makes the view that adds the rows up"
+            yield (("create",), "is false, and semel must create the view that adds rows up")
 
     @model_validator(mode="after")
     def _check(self) -> "PostgresSinkSpec":
         if self.mode == "upsert" and not self.key:
-            why = "is missing: mode: upsert replaces the row of a key"
+            why = "is missing: mode: upsert replaces the row with the same key"
             raise Problems([Problem(("key",), why)])
         if self.mode == "append" and self.key:
-            raise Problems([Problem(("key",), "has no meaning with mode: append")])
+            raise Problems([Problem(("key",), "does not apply to mode: append")])
         if name := twice(self.key):
             raise Problems([Problem(("key",), f"names {name!r} twice")])
         return self

@@ -1,4 +1,4 @@
-"""Which types of PostgreSQL hold which columns: the table of docs/postgres.md."""
+"""PostgreSQL's column type for each Arrow type: the table of docs/postgres.md."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ VARYING = (*_TEXT, "json", "bytea")
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnKind:
-    """A kind of columns, and what holds it. `created` is what a table that is made gets.
+    """A kind of column and the PostgreSQL types that store it. `created`: the type in a new table.
 
-    `word` is how docs/postgres.md names it.
+    `word`: its name in docs/postgres.md.
     """
 
     word: str
@@ -66,7 +66,7 @@ TYPES = (
         also=("json",),
     ),
 )
-"""In the order of the document. `string` with `json` declared is made as jsonb."""
+"""In the order of the document. A `string` declared as `json` becomes jsonb in a new table."""
 
 _WIRE = {
     "boolean": pa.bool_(),
@@ -81,19 +81,19 @@ _WIRE = {
 }
 
 
-def held(kind: pa.DataType) -> ColumnKind | None:
-    """What is known of columns of this type; None: no table can hold them."""
+def kind_of_column(kind: pa.DataType) -> ColumnKind | None:
+    """The kind of a column of this Arrow type. None if no table can store it."""
     return next((entry for entry in TYPES if entry.fits(kind)), None)
 
 
-def created(kind: pa.DataType, *, json: bool) -> str:
-    """The type that a new table gets, as DDL writes it. The caller has asked `held`."""
-    name = "jsonb" if json else held(kind).created
+def created_type(kind: pa.DataType, *, json: bool) -> str:
+    """The column's type in a new table, as DDL. `kind_of_column` MUST have accepted it."""
+    name = "jsonb" if json else kind_of_column(kind).created
     return f"numeric({kind.precision},{kind.scale})" if name == "numeric" else name
 
 
-def wire(kind: pa.DataType, name: str) -> pa.DataType:
-    """The type that a column is cast to, so that it is encoded as the Postgres type `name`."""
+def wire_type(kind: pa.DataType, name: str) -> pa.DataType:
+    """The Arrow type whose encoding is that of PostgreSQL's type `name`."""
     if name == "numeric":
         return kind if at.is_decimal(kind) else pa.decimal128(19, 0)
     if name in _WIRE:
@@ -102,11 +102,13 @@ def wire(kind: pa.DataType, name: str) -> pa.DataType:
 
 
 def _has_text_keys(kind: pa.DataType) -> bool:
-    """Whether all maps in it have text keys, as objects of JSON do, and all parts are known."""
+    """Whether all maps in it have text keys, like JSON objects, and a table can store all parts."""
     if at.is_map(kind):
         return at.is_string(kind.key_type) and _has_text_keys(kind.item_type)
     parts = [kind.field(n).type for n in range(kind.num_fields)] if is_nested(kind) else []
-    return all(map(_has_text_keys, parts)) if parts else is_nested(kind) or bool(held(kind))
+    return (
+        all(map(_has_text_keys, parts)) if parts else is_nested(kind) or bool(kind_of_column(kind))
+    )
 
 
 def _is_time(kind: pa.DataType) -> bool:

@@ -1,7 +1,7 @@
-"""What is in a file: its bytes, or what a gzip file unpacks to. All positions count these bytes.
+"""The content of a file: its bytes, or those that a gzip file unpacks to. Positions count these.
 
-So a log that was read in part when it was compressed goes on where it was: what was claimed of the
-plain file is claimed of the packed one. A packed file is unpacked once to see where it ends.
+So reading goes on at the same position after log rotation compresses a log: claims of the plain
+file apply to the compressed one. semel unpacks a compressed file once to find its end.
 """
 
 import errno
@@ -26,11 +26,11 @@ _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hang the p
 
 
 class UnfinishedError(SourceError):
-    """A gzip stream ends in its middle: somebody writes it still, or it was cut off."""
+    """A gzip stream is incomplete: a program still writes it, or it was cut off."""
 
 
 class Content(ABC):
-    """The bytes of a file. Each call may raise OSError; FileNotFoundError when it was moved."""
+    """The bytes of a file. Each call may raise OSError, and FileNotFoundError if the file moved."""
 
     size: int
     head: bytes
@@ -52,39 +52,41 @@ class Content(ABC):
         return self.hash(start, end - start)
 
     def record_end(self, floor: int, ceiling: int) -> int:
-        """The last end of a line in (floor, ceiling]; `floor` when there is none."""
+        """The last end of a line in (floor, ceiling]. Returns `floor` if no line ends there."""
         position = ceiling
         while position > floor:
             start = max(floor, position - _SCAN_BYTES)
-            found = self.read(start, position - start).rfind(b"\n")
-            if found >= 0:
-                return start + found + 1
+            newline = self.read(start, position - start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
             position = start
         return floor
 
     def next_record_end(self, start: int, ceiling: int) -> int:
-        """The first end of a line behind `start`, at most `ceiling`."""
+        """The first end of a line after `start`, at most `ceiling`."""
         for position in range(start, ceiling, _SCAN_BYTES):
-            found = self.read(position, min(_SCAN_BYTES, ceiling - position)).find(b"\n")
-            if found >= 0:
-                return position + found + 1
+            newline = self.read(position, min(_SCAN_BYTES, ceiling - position)).find(b"\n")
+            if newline >= 0:
+                return position + newline + 1
         return ceiling
 
-    def nuls(self) -> int:
-        """How many NULs it begins with: a hole, under a writer that kept its place."""
+    def count_leading_nuls(self) -> int:
+        """The number of NULs at the start: a hole, if a writer kept its offset after truncation."""
         if self.head[:1] != b"\0":
             return 0
         position = 0
         while position < self.size:
             data = self.read(position, _UNPACK_BYTES)
-            rest = data.lstrip(b"\0")
-            position += len(data) - len(rest)
-            if rest or not data:
+            text = data.lstrip(b"\0")
+            position += len(data) - len(text)
+            if text or not data:
                 break
         return position
 
     def last_record(self, end: int) -> tuple[int, str]:
-        """Length and hash of the line that ends at `end`; (0, "") when it is none or is long."""
+        """(length, hash) of the line that ends at `end`. Returns (0, "") if there is no such line,
+        or if it is longer than 64 KiB.
+        """
         start = max(0, end - _SCAN_BYTES)
         line = self.read(start, end - start)
         line = line[line.rfind(b"\n", 0, max(0, len(line) - 1)) + 1 :]
@@ -93,8 +95,8 @@ class Content(ABC):
         return len(line), xxhash.xxh3_128_hexdigest(line)
 
     def find_line(self, length: int, digest: str) -> int | None:
-        """Where the last line of this length and hash ends; None when there is none."""
-        found, position = None, 0
+        """The end of the last line with this length and hash. Returns None if there is none."""
+        last_end, position = None, 0
         while position < self.size:
             data = self.read(position, _UNPACK_BYTES)
             data = data[: data.rfind(b"\n") + 1 or None]
@@ -104,17 +106,17 @@ class Content(ABC):
             lengths = np.diff(ends, prepend=0)
             for end in ends[lengths == length]:
                 if xxhash.xxh3_128_hexdigest(data[end - length : end]) == digest:
-                    found = position + int(end)
+                    last_end = position + int(end)
             position += len(data)
-        return found
+        return last_end
 
     def first_record(self, start: int, end: int) -> str:
-        """Hash of the line at `start` (its first HEAD_BYTES at most); "" without a line there."""
+        """Hash of the line at `start`, at most its first HEAD_BYTES. Returns "" if it is empty."""
         line = self.first_line(start, end)
         return xxhash.xxh3_128_hexdigest(line) if line else ""
 
     def first_line(self, start: int, end: int) -> bytes:
-        """The line at `start`, its end included; its first HEAD_BYTES at most."""
+        """The line at `start` with its newline, at most its first HEAD_BYTES."""
         end = min(end, start + HEAD_BYTES)
         line = self.head[start:end]
         if b"\n" not in line and end > len(self.head):
@@ -122,8 +124,8 @@ class Content(ABC):
         return line[: line.find(b"\n") + 1 or None]
 
 
-class _Place:
-    """Where a file is, so that it is the same file when it is opened again."""
+class _Reopener:
+    """Opens a file again, and proves by device and inode that it is the same one."""
 
     def __init__(self, file: BinaryIO) -> None:
         status = os.fstat(file.fileno())
@@ -139,54 +141,54 @@ class _Place:
 
 
 class PlainContent(Content):
-    """The bytes of a file as they lie on disk. Those of a small file are read once."""
+    """The bytes of a file as they are on disk. A small file is read once."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._place = _Place(file)
+        self._reopener = _Reopener(file)
         self.size = os.fstat(file.fileno()).st_size
         self.head = os.pread(file.fileno(), min(self.size, HEAD_BYTES), 0)
-        self._block = 0, self.head  # What was read last is asked for again.
+        self._block = 0, self.head  # Callers often repeat their last read.
 
     def read(self, start: int, length: int) -> bytes:
         length = max(0, min(length, self.size - start))
         for at, block in ((0, self.head), self._block):
             if at <= start and start + length <= at + len(block):
                 return block[start - at : start - at + length]
-        with self._place.open() as file:
+        with self._reopener.open() as file:
             self._block = start, os.pread(file.fileno(), length, start)
         return self._block[1]
 
 
 class GzipContent(Content):
-    """What a gzip file unpacks to, of all its members.
+    """The unpacked bytes of all members of a gzip file.
 
-    UnfinishedError: its stream ends in its middle. SourceError: it is damaged.
+    Raises UnfinishedError if the stream is incomplete, SourceError if it is damaged.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        self._place = _Place(file)
-        self._kept: list[bytes] = []  # The last pieces, which are asked for most.
+        self._reopener = _Reopener(file)
+        self._last_pieces: list[bytes] = []  # Most reads are near the end.
         self.size = self._line_end = 0
         self.head = b""
         try:
             with gzip.GzipFile(fileobj=file, mode="rb") as stream:
                 while data := stream.read(_UNPACK_BYTES):
-                    self._note(data)
+                    self._add(data)
         except EOFError as error:
-            raise UnfinishedError(f"{file.name!r}: its gzip stream ends in its middle") from error
+            raise UnfinishedError(f"{file.name!r}: its gzip stream is incomplete") from error
         except (gzip.BadGzipFile, zlib.error) as error:
             raise SourceError(
                 f"{file.name!r}: its gzip stream is damaged ({error}); replace the file"
             ) from error
 
-    def _note(self, data: bytes) -> None:
+    def _add(self, data: bytes) -> None:
         if len(self.head) < HEAD_BYTES:
             self.head = (self.head + data)[:HEAD_BYTES]
-        found = data.rfind(b"\n")
-        if found >= 0:
-            self._line_end = self.size + found + 1
+        newline = data.rfind(b"\n")
+        if newline >= 0:
+            self._line_end = self.size + newline + 1
         self.size += len(data)
-        self._kept = [*self._kept[-1:], data]
+        self._last_pieces = [*self._last_pieces[-1:], data]
 
     def record_end(self, floor: int, ceiling: int) -> int:
         if ceiling == self.size:
@@ -194,25 +196,25 @@ class GzipContent(Content):
         return super().record_end(floor, ceiling)
 
     def read(self, start: int, length: int) -> bytes:
-        kept = b"".join(self._kept)
-        at = start - (self.size - len(kept))
+        tail = b"".join(self._last_pieces)
+        at = start - (self.size - len(tail))
         if at >= 0:
-            return kept[at : at + length]
-        with self._place.open() as file, gzip.GzipFile(fileobj=file, mode="rb") as stream:
+            return tail[at : at + length]
+        with self._reopener.open() as file, gzip.GzipFile(fileobj=file, mode="rb") as stream:
             stream.seek(start)
             return stream.read(length)
 
 
 def content_of(file: BinaryIO) -> Content:
-    """The content of an open file. UnfinishedError, SourceError: it cannot be unpacked."""
+    """The content of an open file. Raises UnfinishedError or SourceError as GzipContent does."""
     return GzipContent(file) if is_gzip(file.name) else PlainContent(file)
 
 
 def is_gzip(path: str) -> bool:
-    """Whether a file's content is what it unpacks to."""
+    """Whether semel unpacks a file, by its name."""
     return path.endswith(".gz")
 
 
 def open_file(path: str) -> BinaryIO:
-    """Open a file for reading; nothing is waited for, also when it is a pipe."""
+    """Open a file for reading without blocking, even if it is a pipe."""
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | _OPEN))

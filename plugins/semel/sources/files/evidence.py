@@ -1,7 +1,7 @@
-"""What a file shows of itself, and how surely that is a file which is known.
+"""The evidence that a file is the one of a partition.
 
-A file is known by device, inode and time of birth; by hashes of what was read of it, its beginning,
-its first and last record and its end; and, for a copy, by its time and by names that tools give.
+It is the device, inode and time of birth; hashes of the beginning, the first and last record and
+the end of the bytes that were read; and, for a copy, its time and the names that tools give.
 """
 
 import ctypes
@@ -21,21 +21,21 @@ from semel.sources import Evidence, Partition
 from semel.sources.files.content import (
     HEAD_BYTES, Content, UnfinishedError, content_of, open_file,
 )  # fmt: skip
-from semel.sources.files.listing import ListedFile, seen_now, signed
+from semel.sources.files.listing import ListedFile, restat, signed
 from semel.sources.files.recognise import Match
 from semel.sources.files.rotation import is_rotation
 
 EVIDENCE_BYTES = 4_096
-"""Bytes that must agree, behind a CSV's header, for a file to be another one's by them alone."""
+"""Bytes after a CSV header that must agree, for content alone to prove that a file is a copy."""
 
 
 def _number(text: str) -> int:
-    """A part of an identity; 0, which no file has, where it was read as another kind or format."""
+    """A part of an identity. Returns 0, which no file has, if another kind or format wrote it."""
     return int(text) if text.removeprefix("-").isdecimal() else 0
 
 
-class OfFile:
-    """What a partition and a claim of a file have in common."""
+class FileReference:
+    """The attributes that a partition and a claim of a file share."""
 
     name: str
     identity: str
@@ -50,9 +50,8 @@ class OfFile:
         return _number(self.identity.partition(":")[2])
 
 
-class FilePartition(OfFile, Partition):
-    """A source partition that is a generation of a file: what was read of it, and how the file
-    looked when a plan last saw it.
+class FilePartition(FileReference, Partition):
+    """A generation of a file: the evidence of what was read, and the file's state in the last plan.
     """
 
     @property
@@ -61,7 +60,7 @@ class FilePartition(OfFile, Partition):
 
     @property
     def mtime_ns(self) -> int:
-        """0 where nobody knows."""
+        """0 if unknown."""
         return int(self.fingerprint.split(":")[1]) if self.fingerprint else 0
 
     @property
@@ -69,47 +68,47 @@ class FilePartition(OfFile, Partition):
         return self.evidence.get("birth_ns")
 
     @property
-    def rest_ns(self) -> int | None:
-        """The last write before which nothing is unread. Returns None if nothing was read, or if
-        claims were released since.
+    def unread_since_ns(self) -> int | None:
+        """The time of the last write that was read completely: unread bytes are later. Returns None
+        if nothing was read, or if claims were released since.
         """
-        if self.reached == self.seen > 0:  # The last plan saw nothing unread, and this time.
+        if self.reached == self.seen > 0:  # The last plan saw this mtime, and nothing unread.
             return self.mtime_ns
         end, mtime_ns = self.evidence.get("rest", (0, None))
         return mtime_ns if end == self.reached else None
 
     @property
     def head_length(self) -> int:
-        return self._read("head_length", 0)
+        return self._evidence_of_read("head_length", 0)
 
     @property
     def head_hash(self) -> str:
-        return self._read("head_hash", "")
+        return self._evidence_of_read("head_hash", "")
 
     @property
     def first_hash(self) -> str:
-        return self._read("first_hash", "")
+        return self._evidence_of_read("first_hash", "")
 
     @property
     def tail_hash(self) -> str:
-        return self._read("tail_hash", "")
+        return self._evidence_of_read("tail_hash", "")
 
     @property
     def last_length(self) -> int:
-        return self._read("last_length", 0)
+        return self._evidence_of_read("last_length", 0)
 
     @property
     def last_hash(self) -> str:
-        return self._read("last_hash", "")
+        return self._evidence_of_read("last_hash", "")
 
-    def _read(self, key: str, nothing: Any) -> Any:
-        """What was noted of what is read; claims that were released may have left more."""
+    def _evidence_of_read(self, key: str, nothing: Any) -> Any:
+        """Evidence of the read bytes; `nothing` if none are read, as after claims are released."""
         return self.evidence.get(key, nothing) if self.reached else nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedFile:
-    """A file that was opened. `trouble`: why its content cannot be had; `unfinished`: not yet."""
+    """A file that was opened. `trouble`: why its content cannot be read; `unfinished`: not yet."""
 
     file: ListedFile
     birth_ns: int | None
@@ -118,22 +117,22 @@ class OpenedFile:
     unfinished: bool = False
     header_end: int = 0
 
-    def begins_with(self, known: FilePartition) -> bool:
+    def begins_with(self, partition: FilePartition) -> bool:
         """Whether it begins with all that was read of a partition."""
         content = self.content
-        if content is None or not known.reached:
+        if content is None or not partition.reached:
             return content is not None
         return (
-            content.size >= max(known.reached, known.head_length)
-            and content.hash(0, known.head_length) == known.head_hash
-            and content.tail_hash(known.reached) == known.tail_hash
+            content.size >= max(partition.reached, partition.head_length)
+            and content.hash(0, partition.head_length) == partition.head_hash
+            and content.tail_hash(partition.reached) == partition.tail_hash
         )
 
-    def firsts(self) -> set[str]:
-        """What `first_hash` may be of a partition with whose records the file begins.
+    def first_hashes(self) -> set[str]:
+        """Each `first_hash` of a partition that the file may continue.
 
-        Its first line, also without its end, for another file may have ended there. "": only a
-        header was read.
+        They are of its first line, with and without the newline: the partition's file may have
+        ended before it. "" stands for a partition that read only a header.
         """
         if self.content is None:
             return set()
@@ -145,16 +144,16 @@ class OpenedFile:
         """(length, xxh3_128) of the beginnings of its content with these lengths."""
         return [] if self.content is None else prefixes(self.content.head, sorted(lengths))
 
-    def same_birth(self, known: FilePartition) -> bool | None:
-        """Whether file and partition are one life of one inode; None: the file system is silent."""
-        if None in (self.birth_ns, known.birth_ns):
+    def has_same_birth(self, partition: FilePartition) -> bool | None:
+        """Whether both have one time of birth. Returns None if the file system has no such time."""
+        if None in (self.birth_ns, partition.birth_ns):
             return None
-        return self.birth_ns == known.birth_ns
+        return self.birth_ns == partition.birth_ns
 
 
 # Keeps P19.
-def look(context: Context, file: ListedFile) -> OpenedFile:
-    """Open a file and see what it is now. FileNotFoundError: another one is there, or none."""
+def open_listed(context: Context, file: ListedFile) -> OpenedFile:
+    """Open a listed file. Raises FileNotFoundError if it was deleted or replaced."""
     with open_file(file.path) as handle:
         status = os.fstat(handle.fileno())
         if (signed(status.st_dev), signed(status.st_ino)) != (file.device, file.inode):
@@ -169,7 +168,7 @@ def look(context: Context, file: ListedFile) -> OpenedFile:
             trouble = str(error)
         header_end = content.head.find(b"\n") + 1 if content and has_header(context) else 0
         return OpenedFile(
-            file=seen_now(file, status),
+            file=restat(file, status),
             birth_ns=birth_ns(handle.fileno()),
             content=content,
             trouble=trouble,
@@ -178,76 +177,81 @@ def look(context: Context, file: ListedFile) -> OpenedFile:
         )
 
 
-def likeness(seen: OpenedFile, known: FilePartition, *, free: bool, told: bool = False) -> Match:
-    """How surely a file is another name, or a copy, of the file that a partition was.
+def likeness(
+    opened: OpenedFile, partition: FilePartition, *, free: bool, is_refused_copy: bool = False
+) -> Match:
+    """How surely a file is a partition's file under another name, or a copy of it.
 
-    What is read of a CSV's header says nothing. `free`: no file holds the partition. One of which
-    nothing was read is what has its path. `told`: a plan saw that it is a copy, so its time says no
-    more than that.
+    Bytes of a CSV header are no evidence. `free`: no file holds the partition. A partition without
+    read bytes matches only by path. `is_refused_copy`: a plan has refused the file as a copy, so an
+    equal time proves nothing more.
     """
-    if not known.reached:
-        return Match.STRONG if free and known.path == seen.file.path else Match.NONE
-    beyond = known.reached - seen.header_end
-    if beyond <= 0 or not seen.begins_with(known):
+    if not partition.reached:
+        return Match.STRONG if free and partition.path == opened.file.path else Match.NONE
+    beyond = partition.reached - opened.header_end
+    if beyond <= 0 or not opened.begins_with(partition):
         return Match.NONE
+    same_inode = partition.inode == opened.file.inode
     sure = (
         beyond >= EVIDENCE_BYTES
-        or (same_time(seen, known) and not told)
-        or is_rotation(known.path, seen.file.path)
-        or (free and known.inode == seen.file.inode and bool(seen.same_birth(known)))
+        or (has_same_time(opened, partition) and not is_refused_copy)
+        or is_rotation(partition.path, opened.file.path)
+        or (free and same_inode and bool(opened.has_same_birth(partition)))
     )
     if free:
         return Match.STRONG if sure else Match.WEAK
-    return Match.LIVING if sure or known.path == seen.file.path else Match.NONE
+    return Match.LIVING if sure or partition.path == opened.file.path else Match.NONE
 
 
 # Keeps P17.
-def is_part(seen: OpenedFile, known: FilePartition, holder: OpenedFile | None) -> bool:
-    """Whether a file has the beginning of what was read of a known one, 4 KiB or more, and nothing
-    else: a copy that is still being made.
+def is_part(opened: OpenedFile, partition: FilePartition, holder: OpenedFile | None) -> bool:
+    """Whether a file has only the beginning of what was read of a partition, 4 KiB or more: a copy
+    in progress.
 
-    `holder`: the known file, if it was looked at. FileNotFoundError: it was moved or cut meanwhile,
-    so that nobody can tell.
+    `holder`: the partition's file, if it is open already. Raises FileNotFoundError if that file was
+    moved or truncated meanwhile.
     """
-    part = seen.content
-    if part is None or not seen.header_end < part.size < known.reached:
+    part = opened.content
+    if part is None or not opened.header_end < part.size < partition.reached:
         return False
-    if part.hash(0, known.head_length) != known.head_hash:
+    if part.hash(0, partition.head_length) != partition.head_hash:
         return False
-    whole = holder.content if holder else _content_at(known)
-    if whole is None or whole.size < known.reached:
-        raise FileNotFoundError(known.path)
-    return part.tail_hash(part.size) == whole.tail_hash(part.size)
+    original = holder.content if holder else _content_at(partition)
+    if original is None or original.size < partition.reached:
+        raise FileNotFoundError(partition.path)
+    return part.tail_hash(part.size) == original.tail_hash(part.size)
 
 
-def _content_at(known: FilePartition) -> Content:
-    with open_file(known.path) as file:
-        if signed(os.fstat(file.fileno()).st_ino) != known.inode:
-            raise FileNotFoundError(known.path)
+def _content_at(partition: FilePartition) -> Content:
+    with open_file(partition.path) as file:
+        if signed(os.fstat(file.fileno()).st_ino) != partition.inode:
+            raise FileNotFoundError(partition.path)
         return content_of(file)
 
 
-def last_record(seen: OpenedFile, known: FilePartition) -> int | None:
-    """Where the last record that was read of a partition ends in another file; None: nowhere."""
-    content = seen.content
-    if not known.last_length or content is None:
+def last_record(opened: OpenedFile, partition: FilePartition) -> int | None:
+    """The end, in another file, of the last record read of a partition. None if it is not there."""
+    content = opened.content
+    if not partition.last_length or content is None:
         return None
-    return content.find_line(known.last_length, known.last_hash)
+    return content.find_line(partition.last_length, partition.last_hash)
 
 
-def same_time(seen: OpenedFile, known: FilePartition) -> bool:
-    """Whether a file has the length and the time of change of a known one: a copy that kept them.
+def has_same_time(opened: OpenedFile, partition: FilePartition) -> bool:
+    """Whether a file has the length and mtime of a partition's file, as some copies do.
 
-    Archivers keep whole seconds only. Where a file system has no finer clock, it tells nothing.
+    Archivers keep whole seconds only. An original mtime in whole seconds is no evidence.
     """
-    if seen.content is None or seen.content.size != known.seen or not known.mtime_ns % 10**9:
+    if opened.content is None or opened.content.size != partition.seen:
         return False
-    seconds = known.mtime_ns - known.mtime_ns % 10**9
-    return seen.file.mtime_ns in (known.mtime_ns, seconds)
+    if not partition.mtime_ns % 10**9:
+        return False
+    seconds = partition.mtime_ns - partition.mtime_ns % 10**9
+    return opened.file.mtime_ns in (partition.mtime_ns, seconds)
 
 
-def read_up_to(context: Context, content: Content, end: int) -> Evidence:
-    """What recognises a file of which the bytes before `end` are read."""
+def evidence_at(context: Context, content: Content, end: int) -> Evidence:
+    """The evidence that recognises a file once its bytes before `end` are read."""
     length = min(end, HEAD_BYTES)
     header_end = content.head.find(b"\n") + 1 if has_header(context) else 0
     last_length, last_hash = content.last_record(end)
@@ -262,37 +266,37 @@ def read_up_to(context: Context, content: Content, end: int) -> Evidence:
 
 
 def prefixes(head: bytes, lengths: list[int]) -> list[tuple[int, str]]:
-    """(length, xxh3_128) of the beginnings of `head` with these lengths, which are ascending."""
-    state, at, found = xxhash.xxh3_128(), 0, []
+    """(length, xxh3_128) of the beginnings of `head` with these ascending lengths."""
+    state, at, hashes = xxhash.xxh3_128(), 0, []
     for length in lengths:
         if length > len(head):
             break
         state.update(head[at:length])
         at = length
-        found.append((length, state.hexdigest()))
-    return found
+        hashes.append((length, state.hexdigest()))
+    return hashes
 
 
-def written_since(
-    context: Context, path: str, known: FilePartition | None = None
+def unread_since(
+    context: Context, path: str, partition: FilePartition | None = None
 ) -> datetime | None:
-    """As `Source.written_since`."""
+    """As `Source.unread_since`."""
     if context.declared.interval_from != "mtime":
         return None
-    began = (known and known.rest_ns) or birth_ns(path)
+    began = (partition and partition.unread_since_ns) or birth_ns(path)
     return began and datetime.fromtimestamp(began / 1e9, UTC)
 
 
-def still(path: str, known: FilePartition) -> int | None:
-    """The size of the file of a partition at a path; None when another file is there.
+def size_if_same(path: str, partition: FilePartition) -> int | None:
+    """The size of the file at a path. Returns None if it is not the partition's file.
 
-    OSError: nobody can tell.
+    Raises OSError if the file cannot be opened.
     """
     with open_file(path) as file:
         status = os.fstat(file.fileno())
         birth = birth_ns(file.fileno())
-    other_life = None not in (birth, known.birth_ns) and birth != known.birth_ns
-    return None if signed(status.st_ino) != known.inode or other_life else status.st_size
+    is_reused = None not in (birth, partition.birth_ns) and birth != partition.birth_ns
+    return None if signed(status.st_ino) != partition.inode or is_reused else status.st_size
 
 
 _AT_FDCWD, _AT_EMPTY_PATH, _STATX_BTIME, _STATX_BYTES = -100, 0x1000, 0x800, 256
@@ -302,10 +306,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def birth_ns(file: int | str) -> int | None:
-    """When an open file, or the one at a path, was made, in nanoseconds since 1970. Returns None if
-    the file system does not say so, or if there is no file.
+    """The birth time of an open file, or of the one at a path, in nanoseconds since 1970. Returns
+    None if the file system does not record it, or if there is no file.
 
-    Python's os.stat has no birth time on Linux, so this asks statx(2).
+    Python's os.stat has no birth time on Linux, so this calls statx(2).
     """
     buffer = ctypes.create_string_buffer(_STATX_BYTES)
     place = (file, b"", _AT_EMPTY_PATH)

@@ -1,4 +1,4 @@
-"""The facts that `recognise` decides over: what was found of each file, and what is known of it."""
+"""The facts that `recognise` decides over: each file as it is now, and its partitions."""
 
 import json
 from collections.abc import Callable
@@ -12,102 +12,112 @@ from semel.sources.files.listing import FileListing, ListedFile
 from semel.sources.files.recognise import FileDecision, InodeMatch, Match, PathMatch
 
 ALIKE_MAX = 32
-"""Known files of one beginning that a new file is held against: files of one constant record."""
+"""Partitions with one beginning that a new file is compared with, such as files that all repeat one
+constant record."""
 
 
-class Where(StrEnum):
-    """Where the file of an open partition is now."""
+class PartitionPlace(StrEnum):
+    """The current place of an open partition's file."""
 
     LISTED = "listed"
     ELSEWHERE = "elsewhere"
     """In the source's folder, under a name that the pattern does not find."""
-    GONE = "gone"
+    MISSING = "gone"
     UNSURE = "unsure"
-    """A folder is closed to us, or the file was refused or moved while we looked."""
+    """semel cannot read a folder, or the file was refused or moved meanwhile."""
 
 
 @dataclass(kw_only=True)
 class FileFacts:
-    """What is known of one file, and the table's answer.
+    """One file, its partitions, and the table's decision.
 
-    `known` is the partition of its inode, `before` that of its path, `matched` the one that it
-    takes up, or that the refusal is about. `alike` are all whose content it begins with, and which
-    no other file holds. `told`: what a plan said of it, when it was a copy and as it is now.
+    `content_partition` is the one that the file takes up, or that its refusal names. `continuable`
+    are the partitions whose content it begins with and that no other file holds.
+    `earlier_refusal` is a plan's refusal of it as a copy, if it has not changed since.
     """
 
-    seen: OpenedFile
-    own: InodeMatch = InodeMatch.UNKNOWN
-    known: FilePartition | None = None
-    place: PathMatch = PathMatch.FREE
-    before: FilePartition | None = None
-    match: Match = Match.NONE
-    matched: FilePartition | None = None
-    alike: list[FilePartition] = field(default_factory=list)
-    told: Refusal | None = None
-    answer: FileDecision = FileDecision.WAIT
+    opened_file: OpenedFile
+    inode_match: InodeMatch = InodeMatch.UNKNOWN
+    inode_partition: FilePartition | None = None
+    path_match: PathMatch = PathMatch.FREE
+    path_partition: FilePartition | None = None
+    content_match: Match = Match.NONE
+    content_partition: FilePartition | None = None
+    continuable: list[FilePartition] = field(default_factory=list)
+    earlier_refusal: Refusal | None = None
+    decision: FileDecision = FileDecision.WAIT
 
     @property
-    def goes_on(self) -> FilePartition | None:
-        """The partition that the file is read on in; None: it is new, or not read."""
-        return {FileDecision.GO_ON: self.known, FileDecision.TAKE_UP: self.matched}.get(self.answer)
+    def path(self) -> str:
+        return self.opened_file.file.path
+
+    @property
+    def resumed_partition(self) -> FilePartition | None:
+        """The partition that the file continues. None if the file is new or not read."""
+        resumed = {
+            FileDecision.GO_ON: self.inode_partition,
+            FileDecision.TAKE_UP: self.content_partition,
+        }
+        return resumed.get(self.decision)
 
     @property
     def was_cut(self) -> bool:
-        """Whether the partition of its inode is not its own any more: it has a new life."""
-        goes = self.answer in (FileDecision.NEW, FileDecision.TAKE_UP)
-        return self.known is not None and self.own is InodeMatch.CUT and goes
+        """Whether the file was truncated, and so leaves the partition of its inode."""
+        leaves = self.decision in (FileDecision.NEW, FileDecision.TAKE_UP)
+        return self.inode_partition is not None and self.inode_match is InodeMatch.CUT and leaves
 
     @property
     def superseded(self) -> list[FilePartition]:
-        """Partitions whose content a file holds that is read as new: nothing of them is lost."""
-        content = self.seen.content
-        return [k for k in self.alike if content is not None and content.size >= k.seen]
+        """Partitions that the file contains entirely: if it is read as new, they lose nothing."""
+        content = self.opened_file.content
+        return [k for k in self.continuable if content is not None and content.size >= k.seen]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lost:
-    """An open partition that no listed file holds any more. `path` and `size`: its file, when it is
-    elsewhere in the folder.
+class UnlistedPartition:
+    """An open partition without a listed file. `path` and `size`: its file, if that is elsewhere in
+    the folder.
     """
 
     partition: FilePartition
-    where: Where
+    place: PartitionPlace
     path: str | None = None
     size: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Knowledge:
-    """What the ledger knows of the listed files.
+    """The ledger's knowledge about the listed files.
 
-    `partitions` are open and not settled: their file is another than it was, or holds more than was
-    read. `unsettled` are the listed files that none of the others is; `names` the settled paths of
-    those of them that are hard links. `refused` is what the last plan refused. `lengths` asks
-    which beginnings are known of files with some first records, as pairs (first_hash, length), and
-    `like` for partitions, open or closed, by (length, hash) of a beginning, by inode, or by path.
+    `partitions` are open and not settled: their file changed, or holds more than was read.
+    `unsettled` are the listed files without a settled partition. `hard_links` maps settled paths to
+    inodes of unsettled files. `refused` are the last plan's refusals. `find_lengths` queries the
+    known beginnings of files by hashes of first records, as pairs (first_hash, length).
+    `find_partitions` queries open and closed partitions by (length, hash) of a beginning, by inode,
+    or by path.
     """
 
     partitions: list[FilePartition]
     unsettled: list[ListedFile]
-    names: dict[str, int]
+    hard_links: dict[str, int]
     refused: list[Refusal]
-    lengths: Callable[[list[str]], list[tuple[str, int]]]
-    like: Callable[[list[tuple[int, str]], list[int], list[str]], list[FilePartition]]
+    find_lengths: Callable[[list[str]], list[tuple[str, int]]]
+    find_partitions: Callable[[list[tuple[int, str]], list[int], list[str]], list[FilePartition]]
 
     @classmethod
-    def of(cls, listing: FileListing, known: LedgerView) -> Self:
-        """What the ledger told, as files."""
-        inodes = {file.inode for file in known.unsettled}
-        paths = {file.path for file in known.unsettled} if inodes else set()
+    def from_ledger(cls, listing: FileListing, ledger: LedgerView) -> Self:
+        """Convert the ledger's view to files and their partitions."""
+        inodes = {file.inode for file in ledger.unsettled}
+        paths = {file.path for file in ledger.unsettled} if inodes else set()
 
-        def lengths(firsts: list[str]) -> list[tuple[str, int]]:
-            found = known.rows("files", "lengths", firsts=firsts)
-            return [(r["first_hash"], r["head_length"]) for r in found]
+        def find_lengths(firsts: list[str]) -> list[tuple[str, int]]:
+            rows = ledger.query("files", "lengths", firsts=firsts)
+            return [(row["first_hash"], row["head_length"]) for row in rows]
 
-        def like(
+        def find_partitions(
             heads: list[tuple[int, str]], inodes: list[int], paths: list[str]
         ) -> list[FilePartition]:
-            found = known.rows(
+            rows = ledger.query(
                 "files",
                 "like",
                 heads=json.dumps([{"head_length": n, "head_hash": head} for n, head in heads]),
@@ -115,19 +125,19 @@ class Knowledge:
                 names=paths,
                 count=ALIKE_MAX,
             )
-            return [FilePartition(**r) for r in found]
+            return [FilePartition(**row) for row in rows]
 
         return cls(
-            partitions=list(map(FilePartition.of, known.partitions)),
-            unsettled=known.unsettled,
-            names={
+            partitions=list(map(FilePartition.of, ledger.partitions)),
+            unsettled=ledger.unsettled,
+            hard_links={
                 file.path: file.inode
                 for file in (listing.items if inodes else ())
                 if file.inode in inodes and file.path not in paths
             },
-            refused=known.refused,
-            lengths=lengths,
-            like=like,
+            refused=ledger.refusals,
+            find_lengths=find_lengths,
+            find_partitions=find_partitions,
         )
 
     @property
@@ -137,13 +147,13 @@ class Knowledge:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recognised:
-    """The files that were looked at, by path; the partitions that no file holds; names in doubt."""
+class RecognisedFiles:
+    """The files that were opened, by path; the partitions without a file; the refused names."""
 
     facts: dict[str, FileFacts]
-    lost: list[Lost]
-    linked: dict[str, list[str]]
-    """All names of each file that has several, by name; the name that is read is not in it."""
-    closed: dict[ListedFile, str]
-    """Files that cannot be read, and why."""
+    unlisted: list[UnlistedPartition]
+    hard_links: dict[str, list[str]]
+    """All names of each file that has several, by each name except the one that semel reads."""
+    unreadable: dict[ListedFile, str]
+    """Files that semel cannot read, each with the reason."""
 

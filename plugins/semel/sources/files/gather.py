@@ -1,15 +1,14 @@
-"""Gather what `recognise` decides over: what the ledger knows, and what the files hold now.
+"""Gather the facts that `recognise` decides over: the ledger's knowledge, and the files now.
 
 How it works:
-1. a file whose stat is still the one that the ledger has, and that was read to its end, is not
-   looked at; of the others, those of which an inode, a name or a lost partition may depend are;
-2. find where the file of each open partition is now: under a listed name, elsewhere in the folder,
-   or nowhere;
-3. hold each file that is not known against what was read of partitions that no file holds any
-   more, and give each such partition to the one file that fits it best;
-4. put the facts of each file together, and ask the table.
+1. skip each file that was read to its end and whose stat still matches the ledger; open the others
+   if an inode, a name or an unlisted partition may depend on them;
+2. find the file of each open partition: under a listed name, elsewhere in the folder, or nowhere;
+3. compare each unknown file with the content of partitions that no file holds, and give each such
+   partition to the file that fits best;
+4. collect the facts of each file, and look up the table's decision.
 
-Nothing here changes anything: `plan` and `accept` write what follows from the answers.
+Nothing here changes the ledger: `plan` and `accept` act on the decisions.
 """
 
 from collections import defaultdict
@@ -21,14 +20,16 @@ from semel.sources import Window, in_window
 from semel.sources.files.evidence import (
     FilePartition,
     OpenedFile,
+    has_same_time,
     is_part,
     last_record,
     likeness,
-    look,
-    same_time,
-    still,
+    open_listed,
+    size_if_same,
 )
-from semel.sources.files.facts import FileFacts, Knowledge, Lost, Recognised, Where
+from semel.sources.files.facts import (
+    FileFacts, Knowledge, PartitionPlace, RecognisedFiles, UnlistedPartition,
+)  # fmt: skip
 from semel.sources.files.listing import FileListing, ListedFile, inodes_below
 from semel.sources.files.recognise import FileDecision, InodeMatch, Match, PathMatch, recognise
 from semel.sources.files.rotation import is_rotation
@@ -36,15 +37,15 @@ from semel.sources.files.rotation import is_rotation
 
 def gather(
     context: Context, listing: FileListing, knowledge: Knowledge, window: Window
-) -> Recognised:
-    """The facts and the answer of each file that is not settled. OSError but for files that went
-    away meanwhile, which are left out.
+) -> RecognisedFiles:
+    """The facts and the decision of each file that is not settled. Files that were deleted
+    meanwhile are left out. Raises OSError for other trouble.
     """
     return _Gathering(context, listing, knowledge, window).run()
 
 
 class _Gathering:
-    """One pass over what a source shows."""
+    """One pass over a listing."""
 
     def __init__(
         self, context: Context, listing: FileListing, knowledge: Knowledge, window: Window
@@ -52,80 +53,77 @@ class _Gathering:
         self.context, self.listing = context, listing
         self.knowledge, self.window = knowledge, window
         self.facts: dict[str, FileFacts] = {}
-        self.moving: set[int] = set()  # Inodes of files that could not be looked at.
-        self.closed: dict[ListedFile, str] = {}
-        self.open = {k.source_partition_id: k for k in knowledge.partitions}
-        self.held: dict[int, FileFacts] = {}  # Which file has the inode of a partition.
-        self.lost: dict[int, Lost] = {}
-        self.taken: dict[int, FileFacts] = {}  # Which file takes a partition up.
-        self.hidden: set[str] = set()  # Names of files that are refused unseen.
-        self.before = {k.path: k for k in self.open.values()}
-        self.linked, self.several = _linked(listing, knowledge)
+        self.unopened_inodes: set[int] = set()
+        self.unreadable: dict[ListedFile, str] = {}
+        self.open_partitions = {k.source_partition_id: k for k in knowledge.partitions}
+        self.holders: dict[int, FileFacts] = {}  # The file with the inode of a partition.
+        self.unlisted: dict[int, UnlistedPartition] = {}
+        self.takers: dict[int, FileFacts] = {}  # The file that takes up a partition.
+        self.refused_names: set[str] = set()  # Names of files that are refused unopened.
+        self.by_path = {k.path: k for k in self.open_partitions.values()}
+        self.hard_links, self.renamed_links = _find_hard_links(listing, knowledge)
 
-    def run(self) -> Recognised:
-        files = [f for f in self.knowledge.unsettled if f.path not in self.linked]
-        by_inode = {(k.device, k.inode): k for k in self.open.values()}
+    def run(self) -> RecognisedFiles:
+        files = [f for f in self.knowledge.unsettled if f.path not in self.hard_links]
+        by_device = {(k.device, k.inode): k for k in self.open_partitions.values()}
         # The number of a device may change with a reboot.
-        by_number = {k.inode: k for k in self.open.values()}
-        strange = []
+        by_inode = {k.inode: k for k in self.open_partitions.values()}
+        unknown = []
         for file in files:
-            known = by_inode.get((file.device, file.inode)) or by_number.get(file.inode)
-            if known is None:
-                strange.append(file)
-            elif (seen := self._look(file)) is not None:
-                self._own(seen, known)
-        self._find_the_lost()
-        free = [k for k in self.open.values() if self._is_free(k)]
-        for file in strange:
-            if (self._wanted(file) or free) and (seen := self._look(file)) is not None:
-                self.facts[file.path] = FileFacts(seen=seen)
+            partition = by_device.get((file.device, file.inode)) or by_inode.get(file.inode)
+            if partition is None:
+                unknown.append(file)
+            elif (opened := self._open(file)) is not None:
+                self._compare_with_inode(opened, partition)
+        self._find_unlisted()
+        free = [k for k in self.open_partitions.values() if self._is_free(k)]
+        for file in unknown:
+            if (in_window(file.when, self.window) or free) and (opened := self._open(file)):
+                self.facts[file.path] = FileFacts(opened_file=opened)
         self._match(free)
         self._decide()
-        return Recognised(
+        return RecognisedFiles(
             facts=self.facts,
-            lost=list(self.lost.values()),
-            linked=self.linked,
-            closed=self.closed,
+            unlisted=list(self.unlisted.values()),
+            hard_links=self.hard_links,
+            unreadable=self.unreadable,
         )
 
-    def _wanted(self, file: ListedFile) -> bool:
-        return in_window(file.when, self.window)
-
     @contextmanager
-    def _looking(self, file: ListedFile) -> Iterator[None]:
-        """Leave a file out that was deleted meanwhile, or that cannot be read."""
+    def _skipping_unreadable(self, file: ListedFile) -> Iterator[None]:
+        """Leave out a file that was deleted meanwhile or cannot be read."""
         try:
             yield
         except OSError as error:
-            self.moving.add(file.inode)
+            self.unopened_inodes.add(file.inode)
             self.facts.pop(file.path, None)
             if not isinstance(error, FileNotFoundError):
-                self.closed[file] = f"{error.strerror}; give the reader access"
+                self.unreadable[file] = f"{error.strerror}; give the reader access"
 
-    def _look(self, file: ListedFile) -> OpenedFile | None:
-        with self._looking(file):
-            return look(self.context, file)
+    def _open(self, file: ListedFile) -> OpenedFile | None:
+        with self._skipping_unreadable(file):
+            return open_listed(self.context, file)
         return None
 
-    def _own(self, seen: OpenedFile, known: FilePartition) -> None:
-        """Hold a file against the partition that had its inode."""
-        with self._looking(seen.file):
-            own = _own(seen, known)
-            path = seen.file.path
-            if own is None and path in self.several:
-                self.linked[path] = self.several[path]
-                return
-            facts = (
-                FileFacts(seen=seen) if own is None else FileFacts(seen=seen, own=own, known=known)
-            )
-            self.facts[path] = facts
-            if own is not None:
-                self.held[known.source_partition_id] = facts
+    def _compare_with_inode(self, opened: OpenedFile, partition: FilePartition) -> None:
+        """Compare a file with the partition that last used its inode."""
+        with self._skipping_unreadable(opened.file):
+            inode_match = _inode_match(opened, partition)
+            path = opened.file.path
+            if inode_match is not None:
+                facts = FileFacts(
+                    opened_file=opened, inode_match=inode_match, inode_partition=partition
+                )
+                self.holders[partition.source_partition_id] = self.facts[path] = facts
+            elif path in self.renamed_links:
+                self.hard_links[path] = self.renamed_links[path]
+            else:
+                self.facts[path] = FileFacts(opened_file=opened)
 
     # Keeps P18.
-    def _find_the_lost(self) -> None:
-        """Where the files of open partitions are that no listed file is."""
-        missing = [k for k in self.open.values() if k.source_partition_id not in self.held]
+    def _find_unlisted(self) -> None:
+        """Find the files of the open partitions that no listed file holds."""
+        missing = [k for p, k in self.open_partitions.items() if p not in self.holders]
         inodes = {k.inode for k in missing}
         if not missing:
             return
@@ -133,268 +131,300 @@ class _Gathering:
         for inode, path in inodes_below(self.listing.root):
             if inode in inodes:
                 elsewhere[inode].append(path)
-        named = {file.path for file in self.listing.items} | {r.name for r in self.listing.refused}
-        for known in missing:
-            names = elsewhere[known.inode]
-            found = [item for path in names if (item := self._at(path, known, named))]
-            unsure = any(item.where is Where.UNSURE for item in found)
-            lost = next(iter(found), Lost(partition=known, where=Where.GONE))
-            if unsure or known.inode in self.moving or not (names or self.listing.complete):
-                lost = Lost(partition=known, where=Where.UNSURE)
-            self.lost[known.source_partition_id] = lost
+        listed = {file.path for file in self.listing.items}
+        listed |= {refusal.name for refusal in self.listing.refusals}
+        for partition in missing:
+            paths = elsewhere[partition.inode]
+            hits = [hit for path in paths if (hit := self._locate_at(path, partition, listed))]
+            unsure = any(hit.place is PartitionPlace.UNSURE for hit in hits)
+            absent = UnlistedPartition(partition=partition, place=PartitionPlace.MISSING)
+            unlisted = next(iter(hits), absent)
+            unopened = partition.inode in self.unopened_inodes
+            if unsure or unopened or not (paths or self.listing.complete):
+                unlisted = UnlistedPartition(partition=partition, place=PartitionPlace.UNSURE)
+            self.unlisted[partition.source_partition_id] = unlisted
 
-    def _at(self, path: str, known: FilePartition, named: set[str]) -> Lost | None:
-        """What a file with the inode of a missing partition says of it; None: it is another one."""
+    def _locate_at(
+        self, path: str, partition: FilePartition, listed: set[str]
+    ) -> UnlistedPartition | None:
+        """The place of a missing partition, by a file with its inode. None if that is another file.
+        """
         try:
-            size = None if path in self.facts else still(path, known)
+            size = None if path in self.facts else size_if_same(path, partition)
         except OSError:
-            return Lost(partition=known, where=Where.UNSURE)
+            return UnlistedPartition(partition=partition, place=PartitionPlace.UNSURE)
         if size is None:
             return None
-        if path in named:  # It is refused, so it is not for us to go on with it.
-            return Lost(partition=known, where=Where.UNSURE)
-        return Lost(partition=known, where=Where.ELSEWHERE, path=path, size=size)
+        if path in listed:  # The file is refused, so semel cannot go on with it.
+            return UnlistedPartition(partition=partition, place=PartitionPlace.UNSURE)
+        return UnlistedPartition(
+            partition=partition, place=PartitionPlace.ELSEWHERE, path=path, size=size
+        )
 
-    def _is_free(self, known: FilePartition) -> bool:
-        """Whether another file may take a partition up: its own does not hold what was read."""
-        lost = self.lost.get(known.source_partition_id)
-        if lost is not None:
-            return lost.where is not Where.UNSURE
-        facts = self.held.get(known.source_partition_id)
-        return facts is not None and facts.own in (
+    def _is_free(self, partition: FilePartition) -> bool:
+        """Whether another file may take up a partition: its own lacks the content that was read."""
+        unlisted = self.unlisted.get(partition.source_partition_id)
+        if unlisted is not None:
+            return unlisted.place is not PartitionPlace.UNSURE
+        holder = self.holders.get(partition.source_partition_id)
+        return holder is not None and holder.inode_match in (
             InodeMatch.EMPTY,
             InodeMatch.CUT,
             InodeMatch.CHANGED,
         )
 
     def _match(self, free: list[FilePartition]) -> None:
-        """Hold the files that are not known against what was read of partitions that are free."""
-        asked = [f for f in self.facts.values() if f.own in (InodeMatch.UNKNOWN, InodeMatch.CUT)]
+        """Compare the unknown files with the content that was read of free partitions."""
+        unmatched = (InodeMatch.UNKNOWN, InodeMatch.CUT)
+        files = [facts for facts in self.facts.values() if facts.inode_match in unmatched]
         copies = self.knowledge.copies
-        for facts in asked:
-            facts.told = copies.get((facts.seen.file.inode, facts.seen.file.size))
-        begins = self._beginnings(asked, free)
-        heads = sorted({p for f in asked for p in begins[f.seen.file.path] if self._asks(f)})
-        files = [f.seen.file for f in asked if self._asks(f)]
-        inodes, paths = sorted({file.inode for file in files}), [file.path for file in files]
-        known = self.knowledge.like(heads, inodes, paths) if files else []
-        self.before |= {k.path: k for k in known if k.closed and k.path not in self.before}
-        own_free = {k.source_partition_id for k in free}
-        candidates = free + [k for k in known if k.source_partition_id not in own_free]
-        self.hidden = {r.name for r in self.listing.refused} | self.linked.keys()
-        self.hidden |= {file.path for file in self.closed}
+        for facts in files:
+            file = facts.opened_file.file
+            facts.earlier_refusal = copies.get((file.inode, file.size))
+        beginnings = self._beginnings(files, free)
+        resumable = [facts for facts in files if self._may_resume_closed(facts)]
+        heads = sorted({head for facts in resumable for head in beginnings[facts.path]})
+        inodes = sorted({facts.opened_file.file.inode for facts in resumable})
+        paths = [facts.path for facts in resumable]
+        similar = self.knowledge.find_partitions(heads, inodes, paths) if resumable else []
+        self.by_path |= {k.path: k for k in similar if k.closed and k.path not in self.by_path}
+        free_ids = {k.source_partition_id for k in free}
+        candidates = free + [k for k in similar if k.source_partition_id not in free_ids]
+        self.refused_names = {r.name for r in self.listing.refusals} | self.hard_links.keys()
+        self.refused_names |= {file.path for file in self.unreadable}
         by_head: dict[tuple[int, str], list[FilePartition]] = defaultdict(list)
         for k in candidates:
             by_head[k.head_length, k.head_hash].append(k)
         unread = {k.path: [k] for k in free if not k.reached}
         pairs = []
-        for facts in asked:
-            with self._looking(facts.seen.file):
+        for facts in files:
+            with self._skipping_unreadable(facts.opened_file.file):
                 for k in (
-                    *(k for head in begins[facts.seen.file.path] for k in by_head[head]),
-                    *unread.get(facts.seen.file.path, []),
+                    *(k for head in beginnings[facts.path] for k in by_head[head]),
+                    *unread.get(facts.path, []),
                 ):
-                    pairs += self._pair(facts, k, k.closed or k.source_partition_id in own_free)
-        self._assign([pair for pair in pairs if pair[1].seen.file.path in self.facts])
-        for facts in asked:
-            if facts.told is not None and facts.match is Match.NONE:
-                facts.match = Match.UNSURE
+                    is_free = k.closed or k.source_partition_id in free_ids
+                    pairs += self._match_pair(facts, k, is_free)
+        self._assign([pair for pair in pairs if pair[1].path in self.facts])
+        for facts in files:
+            if facts.earlier_refusal is not None and facts.content_match is Match.NONE:
+                facts.content_match = Match.UNSURE
 
-    def _asks(self, facts: FileFacts) -> bool:
-        """Whether a file is to be read now, so that also what was closed before may be its own."""
-        return facts.own is InodeMatch.UNKNOWN and self._wanted(facts.seen.file)
+    def _may_resume_closed(self, facts: FileFacts) -> bool:
+        """Whether a file is read now, so that it may also continue a closed partition."""
+        is_wanted = in_window(facts.opened_file.file.when, self.window)
+        return facts.inode_match is InodeMatch.UNKNOWN and is_wanted
 
     def _beginnings(
-        self, asked: list[FileFacts], free: list[FilePartition]
+        self, files: list[FileFacts], free: list[FilePartition]
     ) -> dict[str, list[tuple[int, str]]]:
         """By path: (length, hash) of each beginning that a partition with its first record has."""
         firsts: dict[str, set[str]] = defaultdict(set)
-        for facts in asked:
-            with self._looking(facts.seen.file):
-                firsts[facts.seen.file.path] = facts.seen.firsts()
-        wanted = {first for f in asked if self._asks(f) for first in firsts[f.seen.file.path]}
+        for facts in files:
+            with self._skipping_unreadable(facts.opened_file.file):
+                firsts[facts.path] = facts.opened_file.first_hashes()
+        wanted = {h for f in files if self._may_resume_closed(f) for h in firsts[f.path]}
         lengths: dict[str, set[int]] = defaultdict(set)
-        for first, length in self.knowledge.lengths(sorted(wanted)) if wanted else ():
+        for first, length in self.knowledge.find_lengths(sorted(wanted)) if wanted else ():
             lengths[first].add(length)
         for k in free:
             lengths[k.first_hash].add(k.head_length)
         return {
-            f.seen.file.path: f.seen.beginnings(
-                {length for first in firsts[f.seen.file.path] for length in lengths.get(first, ())}
+            f.path: f.opened_file.beginnings(
+                {length for first in firsts[f.path] for length in lengths.get(first, ())}
             )
-            for f in asked
+            for f in files
         }
 
-    def _pair(
-        self, facts: FileFacts, known: FilePartition, free: bool
+    def _match_pair(
+        self, facts: FileFacts, partition: FilePartition, free: bool
     ) -> list[tuple[Match, FileFacts, FilePartition]]:
-        own = facts.known
-        if own is not None and own.source_partition_id == known.source_partition_id:
+        opened, holder = facts.opened_file, self.holders.get(partition.source_partition_id)
+        own = facts.inode_partition
+        if own is not None and own.source_partition_id == partition.source_partition_id:
             return []
-        unsure = not free and known.source_partition_id in self.lost
-        if unsure or known.path in self.hidden:  # Nobody can tell where it is, or what is there.
-            begins = likeness(facts.seen, known, free=True) is not Match.NONE
-            return [(Match.UNSURE, facts, known)] if begins else []
-        match = likeness(facts.seen, known, free=free, told=facts.told is not None)
+        unsure = not free and partition.source_partition_id in self.unlisted
+        if unsure or partition.path in self.refused_names:  # Its file cannot be found or opened.
+            begins = likeness(opened, partition, free=True) is not Match.NONE
+            return [(Match.UNSURE, facts, partition)] if begins else []
+        refused = facts.earlier_refusal is not None
+        match = likeness(opened, partition, free=free, is_refused_copy=refused)
         if match is Match.NONE and self.context.by_position and not free:
-            holder = self.held.get(known.source_partition_id)
-            if is_part(facts.seen, known, holder.seen if holder else None):
+            if is_part(opened, partition, holder.opened_file if holder else None):
                 match = Match.LIVING
-        return [] if match is Match.NONE else [(match, facts, known)]
+        return [] if match is Match.NONE else [(match, facts, partition)]
 
     def _assign(self, pairs: list[tuple[Match, FileFacts, FilePartition]]) -> None:
-        """One file takes up a partition: the best one of those that do, the longest of those. None
-        of a file of which another one holds more.
+        """Give each partition to the file that fits best, and each file its longest partition. A
+        file gets no partition that is shorter than the part that another file covers.
         """
-        taken, covered = self.taken, self._covered(pairs)
+        takers, covered = self.takers, self._covered_lengths(pairs)
         strong = [p for p in pairs if p[0] is Match.STRONG]
-        for _, facts, known in sorted(strong, key=_preference):
-            path, partition = facts.seen.file.path, known.source_partition_id
-            if known.reached < covered[path]:
+        for _, facts, partition in sorted(strong, key=_preference):
+            partition_id = partition.source_partition_id
+            if partition.reached < covered[facts.path]:
                 continue
-            if partition not in taken and facts.match is Match.NONE:
-                facts.match, facts.matched = Match.STRONG, known
-                taken[partition] = facts
-            elif taken.get(partition, facts) is not facts and self.context.by_position:
-                covered[path] = known.reached
-        for match, facts, known in pairs:
-            if known.reached < covered[facts.seen.file.path]:
+            if partition_id not in takers and facts.content_match is Match.NONE:
+                facts.content_match, facts.content_partition = Match.STRONG, partition
+                takers[partition_id] = facts
+            elif takers.get(partition_id, facts) is not facts and self.context.by_position:
+                covered[facts.path] = partition.reached
+        for match, facts, partition in pairs:
+            if partition.reached < covered[facts.path]:
                 continue
-            if taken.get(known.source_partition_id, facts) is not facts:
+            if takers.get(partition.source_partition_id, facts) is not facts:
                 match = Match.LIVING
             if match in (Match.STRONG, Match.WEAK):
-                facts.alike.append(known)
-            if facts.match is Match.NONE or (facts.match is Match.WEAK and match is not Match.WEAK):
-                facts.match, facts.matched = match, known
-        gone_on = {
+                facts.continuable.append(partition)
+            replaces_weak = facts.content_match is Match.WEAK and match is not Match.WEAK
+            if facts.content_match is Match.NONE or replaces_weak:
+                facts.content_match, facts.content_partition = match, partition
+        continued = {
             k.source_partition_id
             for match, facts, k in pairs
-            if taken.get(k.source_partition_id) is facts or not self.context.by_position
+            if takers.get(k.source_partition_id) is facts or not self.context.by_position
         }
-        for partition, facts in self.held.items():
-            if facts.own in (InodeMatch.EMPTY, InodeMatch.CHANGED) and partition in gone_on:
-                facts.own = InodeMatch.CUT
+        for partition_id, facts in self.holders.items():
+            is_changed = facts.inode_match in (InodeMatch.EMPTY, InodeMatch.CHANGED)
+            if is_changed and partition_id in continued:
+                facts.inode_match = InodeMatch.CUT
 
-    def _covered(self, pairs: list[tuple[Match, FileFacts, FilePartition]]) -> dict[str, int]:
-        """By path: how much of a file another one holds, by position."""
+    def _covered_lengths(
+        self, pairs: list[tuple[Match, FileFacts, FilePartition]]
+    ) -> dict[str, int]:
+        """By path: the bytes of a file that another file holds too. Empty with a record id."""
         covered: dict[str, int] = defaultdict(int)
         if self.context.by_position:
-            for match, facts, known in pairs:
-                path = facts.seen.file.path
+            for match, facts, partition in pairs:
                 if match in (Match.LIVING, Match.UNSURE):
-                    covered[path] = max(covered[path], known.reached)
+                    covered[facts.path] = max(covered[facts.path], partition.reached)
             for path, facts in self.facts.items():
-                if facts.told is not None and facts.seen.content is not None:
-                    held = facts.told.behind or facts.seen.content.size
-                    covered[path] = max(covered[path], held)
+                content = facts.opened_file.content
+                if facts.earlier_refusal is not None and content is not None:
+                    copied = facts.earlier_refusal.behind or content.size
+                    covered[path] = max(covered[path], copied)
         return covered
 
-    def _stuck(self) -> set[int]:
-        """Partitions that keep their path: nobody can tell where their file is, or their file has
-        the path of one that does.
+    def _bound_to_path(self) -> set[int]:
+        """Partitions that keep their path: semel cannot find their file, or that file now has the
+        path of such a partition.
         """
-        stuck = {k for k, lost in self.lost.items() if lost.where is Where.UNSURE}
+        unsure = PartitionPlace.UNSURE
+        bound = {p for p, unlisted in self.unlisted.items() if unlisted.place is unsure}
         while True:
-            more = {
-                facts.known.source_partition_id
+            further = {
+                facts.inode_partition.source_partition_id
                 for path, facts in self.facts.items()
-                if facts.known is not None
-                and (before := self.before.get(path)) not in (None, facts.known)
-                and before.source_partition_id in stuck
+                if facts.inode_partition is not None
+                and (at_path := self.by_path.get(path)) not in (None, facts.inode_partition)
+                and at_path.source_partition_id in bound
             }
-            if more <= stuck:
-                return stuck
-            stuck |= more
+            if further <= bound:
+                return bound
+            bound |= further
 
     def _decide(self) -> None:
-        """The place of each file, and the table's answer."""
-        stuck = self._stuck()
+        """Find the path match of each file, and look up the table's decision."""
+        bound = self._bound_to_path()
         for path, facts in list(self.facts.items()):
-            before = self.before.get(path)
-            if before is not None and before is not facts.known:
-                facts.before = before
-                if facts.match is not Match.STRONG or facts.matched is not before:
-                    with self._looking(facts.seen.file):
-                        facts.place = self._place(facts, before, stuck)
-            facts.answer = recognise(
-                facts.own, facts.place, facts.match, by_position=self.context.by_position
+            at_path = self.by_path.get(path)
+            if at_path is not None and at_path is not facts.inode_partition:
+                facts.path_partition = at_path
+                if facts.content_match is not Match.STRONG or (
+                    facts.content_partition is not at_path
+                ):
+                    with self._skipping_unreadable(facts.opened_file.file):
+                        facts.path_match = self._path_match(facts, at_path, bound)
+            facts.decision = recognise(
+                facts.inode_match,
+                facts.path_match,
+                facts.content_match,
+                by_position=self.context.by_position,
             )
-        for partition, facts in self.taken.items():
-            if facts.answer is FileDecision.TAKE_UP:
-                self.lost.pop(partition, None)
+        for partition_id, facts in self.takers.items():
+            if facts.decision is FileDecision.TAKE_UP:
+                self.unlisted.pop(partition_id, None)
 
-    def _place(self, facts: FileFacts, before: FilePartition, stuck: set[int]) -> PathMatch:
-        if before.source_partition_id in stuck:
+    def _path_match(
+        self, facts: FileFacts, at_path: FilePartition, bound: set[int]
+    ) -> PathMatch:
+        partition_id = at_path.source_partition_id
+        if partition_id in bound:
             return PathMatch.UNSURE
-        lost = self.lost.get(before.source_partition_id)
+        unlisted = self.unlisted.get(partition_id)
         # Its file is listed elsewhere, or another file takes it up.
-        if before.source_partition_id in self.taken or (lost is None and not before.closed):
+        if partition_id in self.takers or (unlisted is None and not at_path.closed):
             return PathMatch.FREE
-        moved = lost is not None and lost.path and is_rotation(before.path, lost.path)
-        seen = facts.seen
-        if moved or seen.content is None or not before.reached:
-            return PathMatch.GONE
-        first = seen.content.first_record(seen.header_end, before.reached)
-        edited = before.first_hash in ("", first) or last_record(seen, before) is not None
-        return PathMatch.EDITED if edited else PathMatch.GONE
+        moved = (
+            unlisted is not None and unlisted.path and is_rotation(at_path.path, unlisted.path)
+        )
+        opened = facts.opened_file
+        if moved or opened.content is None or not at_path.reached:
+            return PathMatch.MISSING
+        first = opened.content.first_record(opened.header_end, at_path.reached)
+        edited = at_path.first_hash in ("", first) or last_record(opened, at_path) is not None
+        return PathMatch.EDITED if edited else PathMatch.MISSING
 
 
-def _linked(
+def _find_hard_links(
     listing: FileListing, knowledge: Knowledge
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """All names of each file that has several: by each name that is not read; and by the one that
-    is, if it is not the one that is known with the file's inode.
+    """All names of each file that has several. The first result has them by each name that semel
+    does not read; the second by the name that semel reads, if the ledger has another name for it.
     """
     names: dict[tuple[int, int], list[str]] = defaultdict(list)
-    inodes = {file.inode for file in knowledge.unsettled}  # Of several names one may be settled.
+    inodes = {file.inode for file in knowledge.unsettled}  # One of several may be settled.
     for file in listing.items:
         if file.inode in inodes:
             names[file.device, file.inode].append(file.path)
-    known = knowledge.names | {k.path: k.inode for k in knowledge.partitions}
+    known = knowledge.hard_links | {k.path: k.inode for k in knowledge.partitions}
     paths = {k.inode: k.path for k in knowledge.partitions}
-    linked, several = {}, {}
-    for (_, inode), found in names.items():
-        if len(found) == 1:
+    hard_links, renamed_links = {}, {}
+    for (_, inode), links in names.items():
+        if len(links) == 1:
             continue
-        kept = next((path for path in found if known.get(path) == inode), None)
-        if kept is None and inode in paths:  # It was renamed.
-            kept = min(found, key=lambda path: (not is_rotation(paths[inode], path), path))
-            several[kept] = found
-        linked |= {path: found for path in found if path != kept}
-    return linked, several
+        main = next((path for path in links if known.get(path) == inode), None)
+        if main is None and inode in paths:  # The file was renamed.
+            main = min(links, key=lambda path: (not is_rotation(paths[inode], path), path))
+            renamed_links[main] = links
+        hard_links |= {path: links for path in links if path != main}
+    return hard_links, renamed_links
 
 
-def _own(seen: OpenedFile, known: FilePartition) -> InodeMatch | None:
-    """What a file is to the partition that had its inode; None: its number was given again."""
-    named = seen.file.path == known.path
-    birth = seen.same_birth(known)
-    if birth is False or (seen.file.device != known.device and not birth and not named):
+def _inode_match(opened: OpenedFile, partition: FilePartition) -> InodeMatch | None:
+    """How a file relates to the partition that last used its inode. None if the inode was reused.
+    """
+    same_path = opened.file.path == partition.path
+    same_device = opened.file.device == partition.device
+    birth = opened.has_same_birth(partition)
+    if birth is False or not (same_device or birth or same_path):
         return None
-    content = seen.content
+    content = opened.content
     if content is None:
-        return InodeMatch.SAME if seen.unfinished else InodeMatch.CHANGED
-    if seen.begins_with(known):
-        sure = birth or named or likeness(seen, known, free=True) is Match.STRONG
+        return InodeMatch.SAME if opened.unfinished else InodeMatch.CHANGED
+    if opened.begins_with(partition):
+        sure = birth or same_path or likeness(opened, partition, free=True) is Match.STRONG
         return InodeMatch.SAME if sure else None
-    begins = content.hash(0, known.head_length) == known.head_hash
-    if birth is None and not named and not begins:
+    begins = content.hash(0, partition.head_length) == partition.head_hash
+    if birth is None and not same_path and not begins:
         return None
-    if not seen.file.size:
+    if not opened.file.size:
         return InodeMatch.EMPTY
-    return InodeMatch.CUT if content.nuls() >= known.reached else InodeMatch.CHANGED
+    is_cut = content.count_leading_nuls() >= partition.reached
+    return InodeMatch.CUT if is_cut else InodeMatch.CHANGED
 
 
 def _preference(pair: tuple[Match, FileFacts, FilePartition]) -> tuple:
-    """Longest partition first; of its files the one that has its inode, its path or its time."""
-    _, facts, known = pair
-    seen, file = facts.seen, facts.seen.file
+    """The longest partition first; then the file with its inode, its path or its time."""
+    _, facts, partition = pair
+    opened, file = facts.opened_file, facts.opened_file.file
     return (
-        -known.reached,
-        known.source_partition_id,
-        not (known.inode == file.inode and seen.same_birth(known)),
-        known.path != file.path,
-        not is_rotation(known.path, file.path),
-        not same_time(seen, known),
-        -(seen.content.size if seen.content else 0),
+        -partition.reached,
+        partition.source_partition_id,
+        not (partition.inode == file.inode and opened.has_same_birth(partition)),
+        partition.path != file.path,
+        not is_rotation(partition.path, file.path),
+        not has_same_time(opened, partition),
+        -(opened.content.size if opened.content else 0),
         file.path,
     )

@@ -1,5 +1,5 @@
-"""Listing a folder of files. It opens nothing: it says which regular files there are, and what stat
-tells of them. Which of them is which known file is decided by `recognise`.
+"""List a folder: its regular files, with the results of stat. Nothing is opened; `recognise`
+matches the files with partitions.
 """
 
 import glob
@@ -22,9 +22,9 @@ _UNSEEN = ("unreadable", "missing")
 
 
 class ListedFile(NamedTuple):
-    """A file as the source shows it now. `when` is its place in time for `select: interval`.
+    """A file as the source shows it now. `when` is its time for `select: interval`.
 
-    There may be very many: a tuple is made in half the time of a frozen object.
+    There may be millions: Python creates a tuple in half the time of a frozen object.
     """
 
     path: str
@@ -41,7 +41,7 @@ class ListedFile(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """Device and inode: one file, whatever it is called."""
+        """Device and inode, which survive a rename."""
         return identity(self.device, self.inode)
 
     @property
@@ -52,26 +52,26 @@ class ListedFile(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FileListing(SourceListing):
-    """Regular files, oldest first (then by path), and what is refused.
+    """Regular files, oldest first (then by path), and refusals.
 
-    Not `complete`: a folder could not be read, so what is not listed may be there all the same.
+    Not `complete` if a folder could not be read: files may exist that are not listed.
     """
 
     root: Path
     items: list[ListedFile]
 
     def signatures(self) -> Iterator[str]:
-        """By the fields themselves: calls would take as long again."""
+        """Built from the fields: calls of the properties would double the time."""
         for path, _, device, inode, size, mtime_ns, ctime_ns in self.items:
             yield f"{path}//{device}:{inode}//{size}:{mtime_ns}:{ctime_ns}"
 
     @property
     def complete(self) -> bool:
-        return not any(item.reason in _UNSEEN for item in self.refused)
+        return not any(item.reason in _UNSEEN for item in self.refusals)
 
 
 def inodes_below(root: Path) -> Iterator[tuple[int, str]]:
-    """(inode, path) of all files that lie below a folder, whatever they are called."""
+    """(inode, path) of all files below a folder, with any name."""
     folders = [str(root)]
     while folders:
         try:
@@ -82,18 +82,18 @@ def inodes_below(root: Path) -> Iterator[tuple[int, str]]:
                     elif not entry.is_symlink():
                         yield signed(entry.inode()), entry.path
         except (FileNotFoundError, NotADirectoryError, PermissionError):
-            continue  # The listing says so, where the pattern leads into it.
+            continue  # The listing refuses the folder, if the pattern leads into it.
 
 
 def list_files(context: Context) -> FileListing:
-    """All files that the source's pattern finds, whatever interval they belong to."""
+    """All files that the source's pattern finds, in any interval."""
     root = Path(os.path.realpath(context.declared.folder()))
     pattern = context.declared.below()
     files: list[ListedFile] = []
     refused = _closed_folders(root, pattern)
     inside = {}
     prefix = os.path.join(root, "")
-    # A file costs a stat and little else: there may be very many.
+    # There may be millions of files: each costs one stat and little else.
     names = set(glob.iglob(pattern, root_dir=root, recursive=True))
     private = [] if PRIVATE.search(pattern) else filter(PRIVATE.search, names)
     private = frozenset(prefix + name for name in private)
@@ -101,21 +101,21 @@ def list_files(context: Context) -> FileListing:
         read = (name for name in names if prefix + name not in private)
         _check_tables(context, root, {name.rpartition("/")[0] for name in read})
     for name in sorted(names):
-        item = _look(context.declared, root, prefix + name, inside)
+        item = _stat_file(context.declared, root, prefix + name, inside)
         if isinstance(item, Refusal):
             refused.append(item)
         elif item is not None:
             files.append(item)
     files.sort(key=attrgetter("mtime_ns"))  # Stable: then by path.
     refused.sort(key=attrgetter("name"))
-    note = f"{len(private)} names have a part that begins with _: no new one of them is read"
+    note = f"{len(private)} names have a part that begins with _: semel reads no new ones of these"
     notes = (note,) if private else ()
-    return FileListing(root=root, items=files, refused=refused, notes=notes, private=private)
+    return FileListing(root=root, items=files, refusals=refused, notes=notes, private=private)
 
 
 # Keeps P32.
 def _check_tables(context: Context, root: Path, folders: set[str]) -> None:
-    """TerminalError: one of the folders lies in a Delta table."""
+    """Raises TerminalError if one of the folders is in a Delta table."""
     above = {str(root / parent) for folder in folders for parent in PurePosixPath(folder).parents}
     below = {str(root / folder) for folder in folders}
     for folder in sorted({*below, *above, *map(str, root.parents if folders else ())}):
@@ -124,7 +124,7 @@ def _check_tables(context: Context, root: Path, folders: set[str]) -> None:
 
 
 def _closed_folders(root: Path, pattern: str) -> list[Refusal]:
-    """Folders that a pattern leads into and that cannot be read: glob passes over them silently."""
+    """Refusals of unreadable folders that a pattern leads into: glob skips these silently."""
     refused = []
     for folder in {"", *_folders(root, pattern)}:
         path = str(root / folder)
@@ -132,16 +132,16 @@ def _closed_folders(root: Path, pattern: str) -> list[Refusal]:
             os.scandir(path).close()
         except FileNotFoundError:
             if not folder:
-                why = "the source's folder is not there; make it, or mount what holds it"
-                refused.append(refusal(shown(path), "missing", why))
+                why = "the source's folder does not exist; make it, or mount its disk"
+                refused.append(make_refusal(printable_path(path), "missing", why))
         except OSError as error:
             why = f"{error.strerror}; give the reader access to this folder"
-            refused.append(refusal(shown(path), "unreadable", why))
+            refused.append(make_refusal(printable_path(path), "unreadable", why))
     return refused
 
 
 def _folders(root: Path, pattern: str) -> Iterator[str]:
-    """The folders that the parts of a pattern but its last one find."""
+    """The folders that the parts of a pattern find, without its last part."""
     parts = pattern.split("/")
     for count in range(1, len(parts)):
         folder = "/".join(parts[:count]) + "/"
@@ -149,14 +149,14 @@ def _folders(root: Path, pattern: str) -> Iterator[str]:
 
 
 # Keeps P13.
-def _look(
+def _stat_file(
     declared: Any, root: Path, path: str, inside: dict[str, bool]
 ) -> ListedFile | Refusal | None:
-    """`inside` remembers of each folder whether it lies below the root."""
+    """`inside` caches for each folder whether it is below the root."""
     try:
         path.encode("utf-8")
     except UnicodeEncodeError:
-        return refusal(shown(path), "name", "its name is not UTF-8; rename it")
+        return make_refusal(printable_path(path), "name", "its name is not UTF-8; rename it")
     try:
         status = os.lstat(path)
         is_link = stat.S_ISLNK(status.st_mode)
@@ -169,40 +169,41 @@ def _look(
         if os.path.islink(path):
             if not Path(os.path.realpath(path)).is_relative_to(root):
                 return _leads_out(root, path)
-            return refusal(path, "symlink", "it leads nowhere; remove it")
-        return None  # It was deleted between listing and looking.
+            return make_refusal(path, "symlink", "this link has no target; remove it")
+        return None  # It was deleted after it was listed.
     except OSError as error:
-        return refusal(path, "unreadable", f"{error.strerror}; give the reader access")
+        return make_refusal(path, "unreadable", f"{error.strerror}; give the reader access")
     if stat.S_ISDIR(status.st_mode):
         return None
     if not inside[folder]:
         return _leads_out(root, path)
     if not stat.S_ISREG(status.st_mode):
-        return refusal(path, "kind", "it is not a regular file")
+        return make_refusal(path, "kind", "it is not a regular file")
     when = declared.interval_from and _time(declared, path, status.st_mtime_ns)
-    return when if isinstance(when, Refusal) else listed(path, when, status)
+    return when if isinstance(when, Refusal) else listed_file(path, when, status)
 
 
-def listed(path: str, when: datetime | None, status: os.stat_result) -> ListedFile:
-    """A file by a stat of it."""
+def listed_file(path: str, when: datetime | None, status: os.stat_result) -> ListedFile:
+    """A file from its stat."""
     device, inode = status.st_dev, status.st_ino
-    if (device | inode) >> 63:  # Rare, and there may be very many files.
+    if (device | inode) >> 63:  # Rare, so the common case skips two calls per file.
         device, inode = signed(device), signed(inode)
     size, mtime_ns, ctime_ns = status.st_size, status.st_mtime_ns, status.st_ctime_ns
     return ListedFile(path, when, device, inode, size, mtime_ns, ctime_ns)
 
 
-def seen_now(file: ListedFile, status: os.stat_result) -> ListedFile:
-    """A listed file by a stat that was made later."""
-    return listed(file.path, file.when, status)
+def restat(file: ListedFile, status: os.stat_result) -> ListedFile:
+    """A listed file from a later stat."""
+    return listed_file(file.path, file.when, status)
 
 
 def _leads_out(root: Path, path: str) -> Refusal:
-    return refusal(path, "symlink", f"it leads out of {root}; move the file itself there")
+    detail = f"this link leads out of {root}; move the file itself there"
+    return make_refusal(path, "symlink", detail)
 
 
 def file_time(context: Context, path: str, mtime_ns: int) -> datetime | Refusal | None:
-    """A file's place in time, by `source.interval_from`. None for `select: arrival`."""
+    """A file's time by `source.interval_from`. Returns None if that is not declared."""
     return _time(context.declared, path, mtime_ns)
 
 
@@ -213,31 +214,31 @@ def _time(declared: Any, path: str, mtime_ns: int) -> datetime | Refusal | None:
     try:
         if rule == "mtime":
             return datetime.fromtimestamp(mtime_ns / 1e9, tz=UTC)
-        found = datetime.strptime(os.path.basename(path), rule)
-        return found.replace(tzinfo=zone).astimezone(UTC)
+        local = datetime.strptime(os.path.basename(path), rule)
+        return local.replace(tzinfo=zone).astimezone(UTC)
     except (ValueError, OverflowError, OSError):
         why = f"its name does not follow {rule!r}"
         if rule == "mtime":
-            why = f"its mtime is {mtime_ns // 10**9} s after 1970, in no year from 1 to 9999"
-        return refusal(path, "interval", f"{why}, so it has no interval")
+            why = f"its mtime is {mtime_ns // 10**9} s after 1970, outside the years 1 to 9999"
+        return make_refusal(path, "interval", f"{why}, so it has no interval")
 
 
 def identity(device: int, inode: int) -> str:
-    """What a file is known by under any name; `OfFile` reads it."""
+    """The identity of a file under any name; `FileReference` parses it."""
     return f"{device}:{inode}"
 
 
 def signed(number: int) -> int:
-    """An unsigned 64-bit number as Postgres' bigint holds it."""
+    """An unsigned 64-bit number, wrapped into Postgres' signed bigint."""
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def shown(path: str | bytes) -> str:
-    """A path as the ledger and a terminal can hold it."""
+def printable_path(path: str | bytes) -> str:
+    """A path as valid UTF-8, for the ledger and a terminal."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def refusal(path: str, reason: str, detail: str, when: datetime | None = None) -> Refusal:
-    text = detail.removeprefix(f"{path!r}: ")  # The refusal itself has the name.
+def make_refusal(path: str, reason: str, detail: str, when: datetime | None = None) -> Refusal:
+    text = detail.removeprefix(f"{path!r}: ")  # The refusal shows its name itself.
     text = re.sub(r"[\x00-\x1f\x7f]", "?", text)
     return Refusal(name=path, reason=reason, detail=text, when=when)

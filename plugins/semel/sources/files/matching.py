@@ -1,4 +1,4 @@
-"""What follows from the answers: what is closed, retired, renamed, begun anew. Changes nothing."""
+"""The effects of the decisions: partitions to close, retire, rename and begin. Changes nothing."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -6,89 +6,91 @@ from dataclasses import replace
 from semel.declare.context import Context
 from semel.sources import LostRange, MatchResult, Partition, Refusal, Window
 from semel.sources.files.content import is_gzip
-from semel.sources.files.facts import FileFacts, Knowledge, Recognised, Where
+from semel.sources.files.facts import FileFacts, Knowledge, PartitionPlace, RecognisedFiles
 from semel.sources.files.gather import gather
 from semel.sources.files.listing import FileListing
-from semel.sources.files.offers import offer_of, want
+from semel.sources.files.offers import judge_files, offer_of
 from semel.sources.files.recognise import FileDecision, InodeMatch, Match
 from semel.sources.files.refusals import still_a_copy
 
 
-def match(context: Context, listing: FileListing, known: Knowledge, window: Window) -> MatchResult:
+def match(
+    context: Context, listing: FileListing, knowledge: Knowledge, window: Window
+) -> MatchResult:
     """As `Source.match`."""
-    recognised = gather(context, listing, known, window)
-    doubtful = {refusal.name for refusal in known.refused}
-    offers, refused = want(context, recognised, window, doubtful)
-    going_on = {offer.known.source_partition_id for offer in offers if offer.known}
-    gone, retired = _closing(recognised, going_on)
+    recognised = gather(context, listing, knowledge, window)
+    doubtful = {refusal.name for refusal in knowledge.refused}
+    offers, refused = judge_files(context, recognised, window, doubtful)
+    going_on = {offer.partition.source_partition_id for offer in offers if offer.partition}
+    lost, retired = _closed_and_retired(recognised, going_on)
     facts = recognised.facts
     return MatchResult(
         offers=list(offers),
-        refused=[*refused, *_kept(context, known, listing, recognised)],
-        lost=gone,
-        retired=retired,
-        renamed=list(_renamed(recognised, going_on)),
-        begun=[offer_of(f.seen, None) for f in facts.values() if _is_empty_anew(f)],
-        resumed=tuple(
-            (path, found.matched.path)
-            for path, found in facts.items()
-            if found.answer is FileDecision.TAKE_UP and found.matched.reached
+        refusals=[*refused, *_repeated_refusals(context, knowledge, listing, recognised)],
+        lost_ranges=lost,
+        retired_ids=retired,
+        renamed_partitions=list(_renamed(recognised, going_on)),
+        new_partition_offers=[offer_of(f.opened_file, None) for f in facts.values() if _starts_again(f)],
+        resumed_names=tuple(
+            (path, f.content_partition.path)
+            for path, f in facts.items()
+            if f.decision is FileDecision.TAKE_UP and f.content_partition.reached
         ),
     )
 
 
-def _closing(
-    recognised: Recognised, going_on: Collection[int]
+def _closed_and_retired(
+    recognised: RecognisedFiles, going_on: Collection[int]
 ) -> tuple[list[LostRange], list[int]]:
-    """The partitions that are closed now; and those that are retired, for a new one holds all of
-    them.
-    """
+    """The partitions to close; and those to retire, because a new one contains them entirely."""
     facts = recognised.facts.values()
-    closed = [LostRange(partition=f.known, seen=f.known.seen) for f in facts if f.was_cut]
-    for item in recognised.lost:
-        if item.where in (Where.GONE, Where.ELSEWHERE):
-            known = item.partition
-            # How long the content of a gzip file is, only a plan that reads it would know.
+    cut = [f.inode_partition for f in facts if f.was_cut]
+    closed = [LostRange(partition=partition, seen=partition.seen) for partition in cut]
+    for item in recognised.unlisted:
+        if item.place in (PartitionPlace.MISSING, PartitionPlace.ELSEWHERE):
+            partition = item.partition
+            # Only a plan that unpacks a gzip file knows its length.
             unread = item.size is None or is_gzip(item.path)
-            seen = max(known.reached, known.seen if unread else item.size)
-            closed.append(LostRange(partition=known, seen=seen, where=item.path))
-    new = [f for f in facts if f.answer is FileDecision.NEW and f.match is Match.WEAK]
+            end = max(partition.reached, partition.seen if unread else item.size)
+            closed.append(LostRange(partition=partition, seen=end, content_holder=item.path))
+    new = [f for f in facts if f.decision is FileDecision.NEW and f.content_match is Match.WEAK]
     retired = dict.fromkeys(k.source_partition_id for f in new for k in f.superseded)
     retired = [partition for partition in retired if partition not in going_on]
-    over = {*going_on, *retired}
-    return [gone for gone in closed if gone.partition.source_partition_id not in over], retired
+    continued = {*going_on, *retired}
+    lost = [item for item in closed if item.partition.source_partition_id not in continued]
+    return lost, retired
 
 
-def _renamed(recognised: Recognised, going_on: Collection[int]) -> Iterator[Partition]:
-    """Files that were renamed, and refused for something else."""
+def _renamed(recognised: RecognisedFiles, going_on: Collection[int]) -> Iterator[Partition]:
+    """Partitions under new names, whose files are refused for another reason."""
     for facts in recognised.facts.values():
-        known, path = facts.known, facts.seen.file.path
-        if known is None or known.source_partition_id in going_on or facts.was_cut:
+        partition, path = facts.inode_partition, facts.path
+        if partition is None or partition.source_partition_id in going_on or facts.was_cut:
             continue
-        # While it is unsure, the path is not free yet.
-        if facts.answer is not FileDecision.UNSURE and path != known.path:
-            yield replace(known, name=path)
+        # While the decision is UNSURE, the path is not free yet.
+        if facts.decision is not FileDecision.UNSURE and path != partition.path:
+            yield replace(partition, name=path)
 
 
-def _is_empty_anew(facts: FileFacts) -> bool:
-    """Whether a file was cut, so that its inode has a new life."""
-    new = facts.own is InodeMatch.CUT and facts.answer is FileDecision.NEW
-    return new and facts.seen.content is not None
+def _starts_again(facts: FileFacts) -> bool:
+    """Whether a file was truncated, so that its inode begins a new partition."""
+    new = facts.inode_match is InodeMatch.CUT and facts.decision is FileDecision.NEW
+    return new and facts.opened_file.content is not None
 
 
-def _kept(
-    context: Context, known: Knowledge, listing: FileListing, recognised: Recognised
+def _repeated_refusals(
+    context: Context, knowledge: Knowledge, listing: FileListing, recognised: RecognisedFiles
 ) -> list[Refusal]:
-    """Refusals of files that are of another interval, and that nobody looked at now."""
-    asked = {*recognised.facts, *recognised.linked, *(r.name for r in listing.refused)}
-    stored = {r.name: r for r in known.refused}
-    copies = known.copies
-    kept = []
-    for file in known.unsettled:
-        if file.path in asked:
+    """Earlier refusals of files in other intervals that this plan did not open."""
+    handled = {*recognised.facts, *recognised.hard_links, *(r.name for r in listing.refusals)}
+    stored = {r.name: r for r in knowledge.refused}
+    copies = knowledge.copies
+    refusals = []
+    for file in knowledge.unsettled:
+        if file.path in handled:
             continue
         if file.path in stored:
-            kept.append(replace(stored[file.path], when=file.when))
+            refusals.append(replace(stored[file.path], when=file.when))
         elif (file.inode, file.size) in copies:  # It was renamed.
-            kept.append(still_a_copy(context, file, copies[file.inode, file.size]))
-    return kept
+            refusals.append(still_a_copy(context, file, copies[file.inode, file.size]))
+    return refusals

@@ -1,4 +1,4 @@
-"""What may be read of each file, as far as its records are complete, and where a range may end."""
+"""Offers of files: which bytes hold complete records, and where a range may end."""
 
 import os
 from collections.abc import Collection
@@ -14,38 +14,42 @@ from semel.formats.foreign import foreign, json_array
 from semel.sources import Offer, Refusal, Window, accept_command, in_window
 from semel.sources.files.content import Content
 from semel.sources.files.evidence import FilePartition, OpenedFile
-from semel.sources.files.facts import FileFacts, Recognised
-from semel.sources.files.listing import ListedFile, refusal
+from semel.sources.files.facts import FileFacts, RecognisedFiles
+from semel.sources.files.listing import ListedFile, make_refusal
 from semel.sources.files.recognise import REFUSED, FileDecision
-from semel.sources.files.refusals import refused
+from semel.sources.files.refusals import refuse_file
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileOffer(Offer):
-    """A file that is read on, or as a new partition. `content`: None while it cannot be had."""
+    """A file to read on, or as a new partition. `content` is None while it cannot be read."""
 
     file: ListedFile
     content: Content | None
 
 
-def offer_of(seen: OpenedFile, known: FilePartition | None, *, start: int = 0) -> FileOffer:
-    """A file as it was seen, of which nothing may be read yet."""
-    file, content = seen.file, seen.content
+def offer_of(
+    opened: OpenedFile, partition: FilePartition | None, *, start: int = 0
+) -> FileOffer:
+    """An offer of an opened file, without a range to read yet."""
+    file, content = opened.file, opened.content
     if content is not None:
-        there = ahead = content.size
+        size = ahead = content.size
     else:
-        there = known.seen if known else 0
-        ahead = max(file.size, (known.reached if known else 0) + 1)
-    rest = {"rest": [known.reached, known.rest_ns]} if known and known.rest_ns else {}
+        size = partition.seen if partition else 0
+        ahead = max(file.size, (partition.reached if partition else 0) + 1)
+    evidence = {"birth_ns": opened.birth_ns}
+    if partition and partition.unread_since_ns:
+        evidence["rest"] = [partition.reached, partition.unread_since_ns]
     return FileOffer(
         name=file.path,
         identity=file.identity,
         fingerprint=file.fingerprint,
-        known=known,
+        partition=partition,
         start=start,
-        seen=there,
+        seen=size,
         ahead=ahead,
-        evidence={"birth_ns": seen.birth_ns} | rest,
+        evidence=evidence,
         settled=content is not None,
         file=file,
         content=content,
@@ -53,87 +57,88 @@ def offer_of(seen: OpenedFile, known: FilePartition | None, *, start: int = 0) -
 
 
 # Keeps P31.
-def want(
-    context: Context, recognised: Recognised, window: Window, doubtful: Collection[str]
+def judge_files(
+    context: Context, recognised: RecognisedFiles, window: Window, doubtful: Collection[str]
 ) -> tuple[list[FileOffer], list[Refusal]]:
-    """What may be read of each file in the window, oldest first, and what is refused. `doubtful`:
-    the names that the last plan refused.
+    """Offers of the files in the window, oldest first, and refusals by name. `doubtful`: the names
+    that the last plan refused.
     """
     offers, refusals = [], []
-    for found in recognised.facts.values():
+    for facts in recognised.facts.values():
         try:
-            item = _want(context, found, window, doubtful)
+            verdict = _judge_file(context, facts, window, doubtful)
         except FileNotFoundError:
-            continue  # It was moved while we looked: the next plan sees where it is.
-        if isinstance(item, Refusal):
-            refusals.append(item)
-        elif item is not None:
-            offers.append(item)
-    for file, why in recognised.closed.items():
-        refusals.append(refusal(file.path, "unreadable", why, file.when))
-    for name, several in recognised.linked.items():
-        names = ", ".join(repr(other) for other in several[:FILES_NAMED_MAX])
-        detail = f"one file under {len(several)} names ({names}); leave one in the source folder"
-        refusals.append(refusal(name, "hard link", detail))
-    offers.sort(key=lambda item: (item.file.mtime_ns, item.file.path))
-    return offers, sorted(refusals, key=lambda item: item.name)
+            continue  # It was moved meanwhile: the next plan finds it.
+        if isinstance(verdict, Refusal):
+            refusals.append(verdict)
+        elif verdict is not None:
+            offers.append(verdict)
+    for file, why in recognised.unreadable.items():
+        refusals.append(make_refusal(file.path, "unreadable", why, file.when))
+    for name, links in recognised.hard_links.items():
+        names = ", ".join(repr(link) for link in links[:FILES_NAMED_MAX])
+        detail = f"one file under {len(links)} names ({names}); leave one in the source folder"
+        refusals.append(make_refusal(name, "hard link", detail))
+    offers.sort(key=lambda offer: (offer.file.mtime_ns, offer.file.path))
+    return offers, sorted(refusals, key=lambda refusal: refusal.name)
 
 
-def _want(
-    context: Context, found: FileFacts, window: Window, doubtful: Collection[str]
+def _judge_file(
+    context: Context, facts: FileFacts, window: Window, doubtful: Collection[str]
 ) -> FileOffer | Refusal | None:
-    seen = found.seen
-    file = seen.file
-    if found.answer is FileDecision.WAIT:
+    file = facts.opened_file.file
+    if facts.decision is FileDecision.WAIT:
         return None
-    if found.answer in REFUSED or found.answer is FileDecision.UNSURE:
-        return refused(context, found)
-    known = found.goes_on
-    item = offer_of(seen, known)
+    if facts.decision in REFUSED or facts.decision is FileDecision.UNSURE:
+        return refuse_file(context, facts)
+    partition = facts.resumed_partition
+    offer = offer_of(facts.opened_file, partition)
     if in_window(file.when, window):
-        return _end(context, found, item)
-    judged = _end(context, found, item) if file.path in doubtful else None
-    return judged if isinstance(judged, Refusal) else item if known else None
+        return _with_end(context, facts, offer)
+    verdict = _with_end(context, facts, offer) if file.path in doubtful else None
+    return verdict if isinstance(verdict, Refusal) else offer if partition else None
 
 
-def _end(context: Context, found: FileFacts, item: FileOffer) -> FileOffer | Refusal:
-    """Where the records of a file end that may be read now."""
-    file, known, content = item.file, item.known, item.content
-    after = context.declared.closed_after
+def _with_end(context: Context, facts: FileFacts, offer: FileOffer) -> FileOffer | Refusal:
+    """The offer up to the last complete record of its file."""
+    file, partition, content = offer.file, offer.partition, offer.content
+    closed_after = context.declared.closed_after
     age = datetime.now(UTC).timestamp() - file.mtime_ns / 1e9
-    closed = after is not None and age >= after.total_seconds()
-    reached = known.reached if known else 0
+    closed = closed_after is not None and age >= closed_after.total_seconds()
+    reached = partition.reached if partition else 0
     if content is None:
-        if found.seen.unfinished and not closed:
-            return replace(item, end=reached)
-        return refusal(file.path, "damaged", f"{found.seen.trouble}; replace the file", file.when)
-    if content.size > reached and (why := _foreign(context, content)):
-        return refusal(file.path, "format", f"{file.path!r}: {why}", file.when)
-    start = 0 if reached or has_header(context) else content.nuls()
+        if facts.opened_file.unfinished and not closed:
+            return replace(offer, end=reached)
+        detail = f"{facts.opened_file.trouble}; replace the file"
+        return make_refusal(file.path, "damaged", detail, file.when)
+    if content.size > reached and (why := _foreign_format(context, content)):
+        return make_refusal(file.path, "format", f"{file.path!r}: {why}", file.when)
+    start = 0 if reached or has_header(context) else content.count_leading_nuls()
     if is_whole(context):
-        if known and reached not in (0, content.size):
+        if partition and reached not in (0, content.size):
             detail = (
-                f"a multiline CSV file is read once, whole, and this one was {reached} bytes long "
-                f"then (partition {known.source_partition_id}), now {content.size}; put it back, "
-                f"or {accept_command(context, file.path)} reads all of it again as a new generation"
+                f"semel reads a multiline CSV file once, as a whole. It had {reached} bytes then "
+                f"(partition {partition.source_partition_id}), and has {content.size} now. Put the "
+                f"old file back, or {accept_command(context, file.path)} reads all of it again as "
+                "a new generation"
             )
-            return refusal(file.path, "changed", detail, file.when)
-        if after is None:
+            return make_refusal(file.path, "changed", detail, file.when)
+        if closed_after is None:
             detail = (
-                "a multiline CSV file is read once, whole, and nothing says when it is complete; "
-                "declare source.closed_after"
+                "semel reads a multiline CSV file once, as a whole, and nothing says when it is "
+                "complete; declare source.closed_after"
             )
-            return refusal(file.path, "open", detail, file.when)
+            return make_refusal(file.path, "open", detail, file.when)
         end = content.size if closed else 0
     else:
         end = content.size if closed else content.record_end(max(start, reached), content.size)
-    item = replace(item, end=end, start=start, whole=is_whole(context))
-    return _check_header(context, item) if end > reached else item
+    offer = replace(offer, end=end, start=start, all_or_nothing=is_whole(context))
+    return _check_header(context, offer) if end > reached else offer
 
 
 # Keeps P14.
-def _foreign(context: Context, content: Content) -> str | None:
-    """Why a file is no text of lines, whatever was declared."""
+def _foreign_format(context: Context, content: Content) -> str | None:
+    """Why a file does not hold lines of text, whatever the declared format. None if it does."""
     head = content.head
     if b"\n" not in head:
         head = content.read(0, limits.CSV_HEADER_BYTES_MAX)
@@ -141,32 +146,34 @@ def _foreign(context: Context, content: Content) -> str | None:
 
 
 # Keeps P14.
-def _check_header(context: Context, item: FileOffer) -> FileOffer | Refusal:
-    """A CSV file's header must name the schema's columns, in each file of which something is read.
+def _check_header(context: Context, offer: FileOffer) -> FileOffer | Refusal:
+    """Refuse a CSV file whose header lacks columns of the schema.
 
-    The schema may be another one since the file was read first.
+    This runs for each file with something to read: the schema may have changed since the last read.
     """
     try:
-        header_of(context, item.file.path)
+        header_of(context, offer.file.path)
     except (SourceError, OSError) as error:
-        return refusal(item.file.path, "header", str(error), item.file.when)
-    return item
+        return make_refusal(offer.file.path, "header", str(error), offer.file.when)
+    return offer
 
 
 # Keeps P6.
-def stop(context: Context, item: FileOffer, start: int, end: int, room: int, *, first: bool) -> int:
-    """As `Source.stop`."""
-    if end - start <= room:
+def last_record_end(
+    context: Context, offer: FileOffer, start: int, end: int, capacity: int, *, first: bool
+) -> int:
+    """As `Source.last_record_end`."""
+    if end - start <= capacity:
         return end
-    if item.whole:
+    if offer.all_or_nothing:
         if first:
             raise LimitError(
-                f"pipeline {context.name}: {os.path.basename(item.file.path)!r} has {end} bytes "
-                "and is read whole; limits.bytes_per_batch_max is "
+                f"pipeline {context.name}: {os.path.basename(offer.file.path)!r} has {end} bytes, "
+                "and semel reads it as a whole; limits.bytes_per_batch_max is "
                 f"{context.limits.bytes_per_batch_max}: raise it"
             )
         return start
-    found = item.content.record_end(start, start + room) if room > 0 else start
-    if found == start and first:  # One record is longer than the limit: it is taken alone.
-        found = item.content.next_record_end(start, end)
-    return found
+    record_end = offer.content.record_end(start, start + capacity) if capacity > 0 else start
+    if record_end == start and first:  # One record exceeds the limit: it makes a batch alone.
+        record_end = offer.content.next_record_end(start, end)
+    return record_end

@@ -1,6 +1,6 @@
-"""Files of Parquet as a source: each is a sealed part, and a position the number of a row.
+"""Parquet files as a source: each is a sealed part, and positions are row numbers.
 
-How a file ends tells what it is: its footer is written last, so one without is still being written.
+Writers add the footer last, so a file without a footer is unfinished.
 """
 
 import os
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from semel.declare.context import Context
 from semel.model.batch import Claim
 from semel.sources import ExecutorCheck, Partition, Refusal, SourceItem
-from semel.sources.files import away, probe
+from semel.sources.files import moving, probe
 from semel.sources.files.content import open_file
-from semel.sources.files.evidence import written_since
-from semel.sources.files.listing import ListedFile, file_time, inodes_below, list_files, listed
+from semel.sources.files.evidence import unread_since
+from semel.sources.files.listing import ListedFile, file_time, inodes_below, list_files, listed_file
 from semel.sources.sealed import claims, parquet
 from semel.sources.sealed.matching import refusal
-from semel.sources.sealed.parts import Looked, PartListing, SealedPart
+from semel.sources.sealed.parts import PartInspection, PartListing, SealedPart
 from semel.sources.sealed.source import SealedSource
 from semel.storage import checksum_of
 
@@ -41,73 +41,78 @@ class ParquetFiles(SealedSource):
         return cls(context=context)
 
     def discover(self) -> PartListing:
-        found = list_files(self.context)
-        parts = [_part(file) for file in found.items]
-        told = {"notes": found.notes, "private": found.private, "complete": found.complete}
-        return PartListing(items=parts, refused=found.refused, **told)
+        files = list_files(self.context)
+        return PartListing(
+            items=[_part(file) for file in files.items],
+            refusals=files.refusals,
+            notes=files.notes,
+            private=files.private,
+            complete=files.complete,
+        )
 
     def unread_since(
-        self, found: SourceItem, known: Partition | None  # noqa: ARG002 - a part is read at once
+        self, item: SourceItem, known: Partition | None  # noqa: ARG002 - a part is read at once
     ) -> datetime | None:
-        return written_since(self.context, found.name)
+        return unread_since(self.context, item.name)
 
-    def look(self, part: SealedPart) -> Looked:
-        with _opened(part) as file:
+    def inspect(self, part: SealedPart) -> PartInspection:
+        with _open_part(part) as file:
 
             def at(start: int, length: int) -> bytes:
                 return os.pread(file.fileno(), length, start)
 
             try:
-                looked = parquet.looked(self.context, part, file, at)
+                looked = parquet.inspect_footer(self.context, part, file, at)
                 return self._without_end(part, file) if looked is None else looked
             except parquet.UnreadablePartError as why:
-                return Looked(part=part, length=part.length, refused=refusal(part, *why.args))
+                refused = refusal(part, *why.args)
+                return PartInspection(part=part, length=part.length, refusal=refused)
 
-    def _without_end(self, part: SealedPart, file: BinaryIO) -> Looked:
-        after = self.context.declared.closed_after
+    def _without_end(self, part: SealedPart, file: BinaryIO) -> PartInspection:
+        closed_after = self.context.declared.closed_after
         age = time.time() - os.fstat(file.fileno()).st_mtime
-        if after is None or age < after.total_seconds():
-            return Looked(part=part, length=part.length, unfinished=True)
-        what = "it has no footer, and nobody has written to it for source.closed_after"
+        if closed_after is None or age < closed_after.total_seconds():
+            return PartInspection(part=part, length=part.length, unfinished=True)
+        what = "it lacks a Parquet footer, and has not changed for source.closed_after"
         raise parquet.UnreadablePartError("damaged", f"{what}; replace the file")
 
     def digest(self, part: SealedPart) -> str:
-        with _opened(part) as file:
+        with _open_part(part) as file:
             content = checksum_of(file)
             _check_same(part, file)
         return content
 
-    def now(self, name: str) -> SealedPart:
+    def current_part(self, name: str) -> SealedPart:
         try:
-            return _at(name)
+            return _part_at(name)
         except FileNotFoundError:
-            moved = away.place_of(self.context, name)
+            moved = moving.moved_path(self.context, name)
             if moved is None:
                 raise
-            return _at(str(moved))
+            return _part_at(str(moved))
 
-    def below(self) -> list[SealedPart]:
-        found = []
+    def find_candidates(self) -> list[SealedPart]:
+        parts = []
         for _, path in inodes_below(self.context.declared.folder()):
             with suppress(OSError, UnicodeEncodeError):
-                found.append(_at(path))
-        return found
+                parts.append(_part_at(path))
+        return parts
 
-    def is_put_away(self, known: Partition) -> bool:
-        moved = away.place_of(self.context, known.name)
+    def is_archived(self, known: Partition) -> bool:
+        moved = moving.moved_path(self.context, known.name)
         with suppress(OSError):
-            return moved is not None and _at(str(moved)).identity == known.identity
+            return moved is not None and _part_at(str(moved)).identity == known.identity
         return False
 
     def archive_part(self, known: Partition) -> bool:
-        return away.put_away(self.context, known, lambda path: _at(path).fingerprint)
+        return moving.move_finalized(self.context, known, lambda path: _part_at(path).fingerprint)
 
     def read(
         self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
     ) -> "Iterator[Block]":
         from semel.formats.parquet import blocks
 
-        part = claims.proven(self, split.claim, batch_id)
+        part = claims.prove_claim(self, split.claim, batch_id)
         digest.update(split.claim.evidence["content"].encode())
         with open_file(part.name) as file:
             yield from blocks(
@@ -124,15 +129,15 @@ class ParquetFiles(SealedSource):
 
     # Keeps S6.
     def _check_read(self, part: SealedPart, file: BinaryIO, claim: Claim, batch_id: int) -> None:
-        """ChangedError when what was read is not the file that was planned."""
+        """Raises ChangedError if the file that was read is not the planned one."""
         try:
             _check_same(part, file)
         except FileNotFoundError as error:
-            raise claims.changed(self, claim, batch_id) from error
+            raise claims.changed_error(self, claim, batch_id) from error
 
     def time_of(self, known: Partition) -> datetime | None:
         parts = known.identity.split(":")
-        if len(parts) != _IDENTITY_PARTS:  # It was read as another format, or from elsewhere.
+        if len(parts) != _IDENTITY_PARTS:  # Another format or kind of source wrote it.
             return None
         when = file_time(self.context, known.name, int(parts[-1]))
         return None if isinstance(when, Refusal) else when
@@ -142,7 +147,7 @@ class ParquetFiles(SealedSource):
 
 
 def _part(file: ListedFile) -> SealedPart:
-    """A file as a part. What it is known by holds all that changes when it is written again."""
+    """A file as a part. Its identity changes with each write."""
     return SealedPart(
         name=file.path,
         identity=f"{file.device}:{file.inode}:{file.size}:{file.mtime_ns}",
@@ -152,14 +157,14 @@ def _part(file: ListedFile) -> SealedPart:
     )
 
 
-def _at(path: str) -> SealedPart:
-    """The file under a path now, without its time. OSError: there is none."""
-    return _part(listed(path, None, os.stat(path)))
+def _part_at(path: str) -> SealedPart:
+    """The file at a path now, without its time. Raises OSError if it does not exist."""
+    return _part(listed_file(path, None, os.stat(path)))
 
 
 @contextmanager
-def _opened(part: SealedPart) -> Iterator[BinaryIO]:
-    """A part's file. FileNotFoundError: another one is there, or it was written to."""
+def _open_part(part: SealedPart) -> Iterator[BinaryIO]:
+    """Open a part's file. Raises FileNotFoundError if it was replaced or written to."""
     with open_file(part.name) as file:
         _check_same(part, file)
         yield file
@@ -167,6 +172,6 @@ def _opened(part: SealedPart) -> Iterator[BinaryIO]:
 
 # Keeps P19.
 def _check_same(part: SealedPart, file: BinaryIO) -> None:
-    now = _part(listed(part.name, None, os.fstat(file.fileno())))
+    now = _part(listed_file(part.name, None, os.fstat(file.fileno())))
     if now.fingerprint != part.fingerprint:
         raise FileNotFoundError(part.name)

@@ -15,14 +15,14 @@ _REMEDY = "mount the source's folder there, under the driver's path, and let tha
 
 
 def probe(context: Context) -> tuple[str, ExecutorCheck]:
-    """As `Source.probe`. Executors are to see the folder, and in it the newest file."""
+    """As `Source.probe`. Executors check the folder, and the newest file in it."""
     try:
         listing = list_files(context)
-        closed = [f"{each.name}: {each.reason}" for each in listing.refused]
+        closed = [f"{each.name}: {each.reason}" for each in listing.refusals]
         trouble = "" if listing.complete else "; ".join(closed[:FILES_NAMED_MAX])
         newest = [str(listing.root / file.path) for file in listing.items[-1:]]
-        told = f"{len(listing.items)} files of {context.name} in {listing.root}"
-        found = of_files(told, listing.root, newest)
+        summary = f"{len(listing.items)} files of {context.name} in {listing.root}"
+        result = folder_check(summary, listing.root, newest)
     except OSError as error:
         trouble = str(error)
     if trouble:
@@ -30,26 +30,26 @@ def probe(context: Context) -> tuple[str, ExecutorCheck]:
             f"{trouble}; make or mount {context.declared.folder()}, and let user {os.geteuid()} "
             "read all below it"
         )
-    return found
+    return result
 
 
-def of_files(told: str, root: Path, newest: list[str]) -> tuple[str, ExecutorCheck]:
-    """What is told, and a look at a folder and at the `newest` of what is in it. OSError."""
+def folder_check(summary: str, root: Path, newest: list[str]) -> tuple[str, ExecutorCheck]:
+    """The summary, and a check of a folder and its `newest` file. Raises OSError."""
     right = f"{root}, and its newest file" if newest else str(root)
     values = str(root), [_beginning(path) for path in newest]
-    return told, ExecutorCheck("source", __name__, values, right, _REMEDY)
+    return summary, ExecutorCheck("source", __name__, values, right, _REMEDY)
 
 
-def look(root: str, files: list[tuple[str, int, str]]) -> None:
-    """In a task: fail unless a folder is there, with these files as the driver has seen them."""
+def check_access(root: str, files: list[tuple[str, int, str]]) -> None:
+    """In a task: fail unless the folder and these files look as they do to the driver."""
     os.listdir(root)
     for path, length, digest in files:
         if _beginning(path, length)[2] != digest:
-            raise LookupError(f"{path} has another content than the driver sees")
+            raise LookupError(f"{path} differs from the file that the driver reads")
 
 
 def _beginning(path: str, length: int = HEAD_BYTES) -> tuple[str, int, str]:
-    """The first `length` bytes of a file: its path, how many there are, and their SHA-256."""
+    """A file's path, the count of its first bytes, at most `length`, and their SHA-256."""
     with open(path, "rb") as file:
         head = file.read(length)
     return path, len(head), hashlib.sha256(head).hexdigest()

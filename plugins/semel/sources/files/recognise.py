@@ -1,87 +1,88 @@
-"""Which file is this? The one table that decides it, over facts that were gathered before.
+"""Which file is this? One table decides, over the facts that `gather` has collected.
 
-It is pure and total: docs/files.md shows it whole, and a test compares the two in every cell.
-`sources/gather.py` gathers the facts, `plan` and `accept` act on the answers.
+It is pure and total: docs/files.md shows it in full, and a test compares the two in every cell.
+`plan` and `accept` act on the decisions.
 """
 
 from enum import StrEnum
 
 
 class InodeMatch(StrEnum):
-    """What the ledger knows under the file's own inode."""
+    """How a file relates to the partition that the ledger has under its inode."""
 
     UNKNOWN = "unknown"
-    """Nothing, or a file that is gone and whose inode's number this one was given."""
+    """There is no such partition, or the inode number was reused after its file was deleted."""
     SAME = "same"
-    """A file that begins with all that was read, and that nothing tells from this one."""
+    """The file begins with all that was read, and nothing shows that it is another one."""
     EMPTY = "empty"
-    """A file of which something was read, and this one has no bytes (any more)."""
+    """Something was read of the partition, and the file has no bytes now."""
     CUT = "cut"
-    """A file whose content went on in another file, or was overwritten by a hole of NULs."""
+    """The read content moved to another file, or a hole of NULs replaced it."""
     CHANGED = "changed"
-    """A file that is shorter now than what was read, or begins otherwise."""
+    """The file is shorter than what was read, or begins otherwise."""
 
 
 class PathMatch(StrEnum):
-    """What the ledger knows under the file's path, with another inode."""
+    """How a file relates to the partition that has its path in the ledger, with another inode."""
 
     FREE = "free"
-    """Nothing, or a file that is still in the folder, under another name."""
-    GONE = "gone"
-    """A file that is nowhere in the folder any more."""
+    """There is no such partition, or its file is still in the folder under another name."""
+    MISSING = "gone"
+    """The partition's file is nowhere in the folder."""
     EDITED = "edited"
-    """The same, and this file has its first record: as if somebody edited a copy."""
+    """The partition's file is missing, and this file has its first or last record: an edited copy,
+    perhaps."""
     UNSURE = "unsure"
-    """A file of which it cannot be told whether it is still there, or that waits for such a one."""
+    """semel cannot decide whether the partition's file still exists, or that file waits itself."""
 
 
 class Match(StrEnum):
-    """Whether it begins with all that was read of a file that does not hold it itself any more."""
+    """Whether a file begins with all that was read of a partition that its own file left."""
 
     NONE = "none"
     WEAK = "weak"
-    """It does, but these are few bytes, and nothing else speaks for it."""
+    """It does, with under 4 KiB and without other evidence."""
     STRONG = "strong"
-    """It does: 4 KiB or more, or also the time or the name are those of the other file."""
+    """It does, with 4 KiB or more, or with the time or the name of the partition's file."""
     LIVING = "living"
-    """It does, and another file still holds (or takes up) what was read: this one is a copy. Or it
-    has a part of that and no more: a copy that is still being made."""
+    """It does, and another file still holds (or takes up) the partition: this one is a copy. Or it
+    holds only a part of what was read: a copy in progress."""
     UNSURE = "unsure"
-    """It does, and nobody can tell where the other file is now. Or it did when it was refused, it
-    has not changed since, and the other file went on."""
+    """It does, and semel cannot find out where the partition's file is. Or it did when a plan
+    refused it, it has not changed since, and the partition's file went on."""
 
 
 class FileDecision(StrEnum):
-    """What to do with a file."""
+    """The action for a file."""
 
     GO_ON = "go on"
     """Read on in the partition of its inode."""
     TAKE_UP = "take up"
-    """Read on in the matched partition: what was read of it is not read again."""
+    """Read on in the partition whose content it holds, without reading that content again."""
     NEW = "new"
-    """Read it from its start, as a new partition."""
+    """Read the file from its start, as a new partition."""
     WAIT = "wait"
-    """Nothing to read now, and nothing is decided."""
+    """Read nothing now, and decide nothing."""
     CHANGED = "changed"
     REPLACED = "replaced"
     COPY = "copy"
-    """The last three are refusals: a person decides."""
+    """CHANGED, REPLACED and COPY are refusals: an operator decides."""
     UNSURE = "unsure"
-    """Refused until the file that had its path can be looked for."""
+    """Refused until semel can look for the file that had its path."""
 
 
 REFUSED = frozenset({FileDecision.CHANGED, FileDecision.REPLACED, FileDecision.COPY})
-"""Until `semel accept`."""
+"""Decisions that last until `semel accept`."""
 
 
 # Keeps P8, P16, P17.
 def recognise(
     own: InodeMatch, place: PathMatch, match: Match, *, by_position: bool
 ) -> FileDecision:
-    """The answer for a file.
+    """The decision about a file.
 
-    By position a record that is read twice is there twice, so what could be a copy is refused.
-    With a record id it is read: what it repeats is dropped.
+    By position, a record that semel reads twice is written twice, so a possible copy is refused.
+    With a record id, semel reads it and drops the repeats.
     """
     if place is PathMatch.UNSURE:
         return FileDecision.UNSURE

@@ -1,4 +1,4 @@
-"""What a person is told of a refused file: what is wrong, with the ids, and what to do."""
+"""Texts of refused files: what is wrong, with the ids, and what to do."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -7,146 +7,159 @@ from semel.declare.context import Context
 from semel.sources import Refusal, accept_command
 from semel.sources.files.evidence import FilePartition, last_record
 from semel.sources.files.facts import FileFacts
-from semel.sources.files.listing import ListedFile, file_time, refusal
+from semel.sources.files.listing import ListedFile, file_time, make_refusal
 from semel.sources.files.recognise import FileDecision, Match
 
 
-def refused(context: Context, found: FileFacts) -> Refusal:
-    """What is wrong with a file, and what to do."""
-    file = found.seen.file
-    if found.answer is FileDecision.UNSURE:
-        return refusal(file.path, found.answer, unsure(found), file.when)
-    if found.answer is not FileDecision.COPY:
-        return refusal(file.path, found.answer, _changed(context, found), file.when)
-    if found.matched is None:
-        return still_a_copy(context, file, found.told)
-    known, content = found.matched, found.seen.content
-    size = content.size if content is not None else known.reached
-    behind = known.reached if size > known.reached else None
-    detail = _part(context, found) if size < known.reached else _copy(context, found, behind)
-    new = refusal(file.path, found.answer, detail, file.when)
-    return replace(new, inode=file.inode, size=file.size, copy_of=known.path, behind=behind)
+def refuse_file(context: Context, facts: FileFacts) -> Refusal:
+    """The refusal of a file by the table's decision about it."""
+    opened = facts.opened_file
+    file, decision = opened.file, facts.decision
+    if decision is FileDecision.UNSURE:
+        return make_refusal(file.path, decision, waiting_reason(facts), file.when)
+    if decision is not FileDecision.COPY:
+        return make_refusal(file.path, decision, _changed_text(context, facts), file.when)
+    original = facts.content_partition
+    if original is None:
+        return still_a_copy(context, file, facts.earlier_refusal)
+    size = opened.content.size if opened.content is not None else original.reached
+    behind = original.reached if size > original.reached else None
+    if size < original.reached:
+        detail = _unfinished_copy_text(context, facts)
+    else:
+        detail = _copy_text(context, facts, behind)
+    refusal = make_refusal(file.path, decision, detail, file.when)
+    return replace(
+        refusal, inode=file.inode, size=file.size, copy_of=original.path, behind=behind
+    )
 
 
-def unsure(found: FileFacts) -> str:
+def waiting_reason(facts: FileFacts) -> str:
     """Why a file has to wait for another one."""
     return (
-        f"the file that had its path, {show(found.before)}, cannot be looked for while a file or a "
-        "folder of the source is refused; settle that, then the next run decides"
+        f"semel cannot look for the earlier file of this path, "
+        f"{describe_partition(facts.path_partition)}, while it refuses a file or a folder of the "
+        "source. Settle that refusal; then the next run decides"
     )
 
 
 # Keeps P17.
-def still_a_copy(context: Context, file: ListedFile, told: Refusal) -> Refusal:
-    """A copy that was refused, and has not changed since; the file that it is a copy of did."""
+def still_a_copy(context: Context, file: ListedFile, earlier: Refusal) -> Refusal:
+    """The refusal of a copy that has not changed since its earlier refusal; its original has."""
     detail = (
-        f"a plan before this one saw that it may be a copy of {told.copy_of!r}, and it has not "
-        f"changed since ({_now(file)}). {_choice(context, file, told.behind)}"
+        f"an earlier plan saw that it may be a copy of {earlier.copy_of!r}, and it has not "
+        f"changed since ({_current_state(file)}). {_copy_options(context, file, earlier.behind)}"
     )
-    return replace(told, name=file.path, detail=detail, when=file.when)
+    return replace(earlier, name=file.path, detail=detail, when=file.when)
 
 
-def _choice(context: Context, file: ListedFile, behind: int | None, same: str = "") -> str:
-    """What a person can do about a copy; `behind` as in Refusal."""
-    more = ""
+def _copy_options(
+    context: Context, file: ListedFile, behind: int | None, same: str = ""
+) -> str:
+    """The operator's options for a copy; `behind` as in Refusal."""
+    further = ""
     if behind is not None and not same:
-        word = accept_command(context, file.path, f"--from {behind}")
-        more = f"{word} reads what comes after that, "
-    again = accept_command(context, file.path)
-    return f"Remove it if it is one; {same}{more}{again} reads all of it as new records"
+        command = accept_command(context, file.path, f"--from {behind}")
+        further = f"{command} reads only what follows the copied bytes, "
+    everything = accept_command(context, file.path)
+    return f"Remove it if it is a copy; {same}{further}{everything} reads all of it as new records"
 
 
-def _now(file: ListedFile) -> str:
+def _current_state(file: ListedFile) -> str:
     return f"now inode {file.inode}, {file.size} bytes"
 
 
-_HOW = {
-    Match.WEAK: "is gone, or was cut",
-    Match.LIVING: "is there as well",
-    Match.UNSURE: "cannot be looked for now, as a file or a folder is refused: settle that first",
+_ORIGINAL = {
+    Match.WEAK: "has been deleted or truncated",
+    Match.LIVING: "still exists",
+    Match.UNSURE: "semel cannot look for while it refuses a file or a folder: settle that first",
 }
+"""What happened to the file that a copy was made of, by how the copy matches it."""
 
 
-def _part(context: Context, found: FileFacts) -> str:
-    file = found.seen.file
+def _unfinished_copy_text(context: Context, facts: FileFacts) -> str:
+    file, original = facts.opened_file.file, facts.content_partition
     return (
-        f"it is the beginning of {show(found.matched)}, which {_HOW[found.match]}: a copy that is "
-        f"still being made, it seems, and the next run looks again; {_now(file)}. Remove it if it "
-        f"is left over; {accept_command(context, file.path)} reads all of it as new records"
+        f"it holds only the beginning of {describe_partition(original)}, which "
+        f"{_ORIGINAL[facts.content_match]}. It is probably a copy in progress, and the next run "
+        f"checks it again; {_current_state(file)}. Remove it if nothing writes it; "
+        f"{accept_command(context, file.path)} reads all of it as new records"
     )
 
 
-def _copy(context: Context, found: FileFacts, behind: int | None) -> str:
-    file, known = found.seen.file, found.matched
+def _copy_text(context: Context, facts: FileFacts, behind: int | None) -> str:
+    file, original = facts.opened_file.file, facts.content_partition
     same = accept_command(context, file.path, "--same")
-    same = f"{same} continues where that one ended, " if found.alike else ""
+    same = f"{same} continues where that one ended, " if facts.continuable else ""
     return (
-        f"it begins with all {known.reached} bytes that were read of {show(known)}, which "
-        f"{_HOW[found.match]}: it may be a copy; {_now(file)}. "
-        f"{_choice(context, file, behind, same)}"
+        f"it begins with all {original.reached} bytes that were read of "
+        f"{describe_partition(original)}, which {_ORIGINAL[facts.content_match]}: it may be a "
+        f"copy; {_current_state(file)}. {_copy_options(context, file, behind, same)}"
     )
 
 
-def _changed(context: Context, found: FileFacts) -> str:
-    accept = accept_command(context, found.seen.file.path)
-    same = accept_command(context, found.seen.file.path, "--same")
-    now = _now(found.seen.file)
-    if found.answer is FileDecision.CHANGED:
-        known = found.known
-        what = f"{_difference(found)} since it was planned as {show(known)}; {now}. Put back what "
-        what += f"was there, or {accept} reads it from its start as a new generation"
+def _changed_text(context: Context, facts: FileFacts) -> str:
+    opened = facts.opened_file
+    path, state = opened.file.path, _current_state(opened.file)
+    accept = accept_command(context, path)
+    if facts.decision is FileDecision.CHANGED:
+        partition = facts.inode_partition
+        text = f"{_difference(facts)} since it was planned as {describe_partition(partition)}; "
+        text += f"{state}. Put back what was there, or {accept} reads it from its start as a new "
+        text += "generation"
     else:
-        known = found.before
-        what = f"another file took the place of {show(known)}; {now}. {accept} reads this one from "
-        what += "its start as a new generation"
-        if found.alike:
-            what += f", {same} continues where the old one ended"
+        partition = facts.path_partition
+        text = f"another file took the place of {describe_partition(partition)}; {state}. "
+        text += f"{accept} reads this one from its start as a new generation"
+        if facts.continuable:
+            same = accept_command(context, path, "--same")
+            text += f", {same} continues where the old one ended"
     if not context.by_position:
-        return what
-    what += "; without a record_id, or at_least_once, what it repeats is written again"
-    end = None if found.seen.content is None else last_record(found.seen, known)
+        return text
+    text += "; without a record_id, or at_least_once, semel writes repeated records again"
+    end = None if opened.content is None else last_record(opened, partition)
     if end:
-        behind = accept_command(context, found.seen.file.path, f"--from {end}")
-        what += f". {behind} reads what comes after the last record that was read"
-    return what
+        from_end = accept_command(context, path, f"--from {end}")
+        text += f". {from_end} reads what follows the last record that was read"
+    return text
 
 
-def _difference(found: FileFacts) -> str:
-    known, content = found.known, found.seen.content
+def _difference(facts: FileFacts) -> str:
+    partition, content = facts.inode_partition, facts.opened_file.content
     if content is None:
-        return found.seen.trouble
-    if content.size < known.reached:
+        return facts.opened_file.trouble
+    if content.size < partition.reached:
         return f"it shrank to {content.size} bytes"
-    if content.hash(0, known.head_length) != known.head_hash:
-        return f"its first {known.head_length} bytes changed"
-    return f"its bytes before {known.reached} changed"
+    if content.hash(0, partition.head_length) != partition.head_hash:
+        return f"its first {partition.head_length} bytes changed"
+    return f"its bytes before {partition.reached} changed"
 
 
-def show(known: FilePartition) -> str:
-    """A partition as a person knows it."""
+def describe_partition(partition: FilePartition) -> str:
+    """The path and the ids of a partition, for messages."""
     return (
-        f"{known.path!r} (partition {known.source_partition_id}, generation {known.generation}, "
-        f"inode {known.inode}, read up to byte {known.reached})"
+        f"{partition.path!r} (partition {partition.source_partition_id}, generation "
+        f"{partition.generation}, inode {partition.inode}, read up to byte {partition.reached})"
     )
 
 
-def gone(
-    context: Context, known: FilePartition, spans: list[tuple[int, int]], path: str | None
+def refuse_lost(
+    context: Context, partition: FilePartition, spans: list[tuple[int, int]], path: str | None
 ) -> Refusal:
-    """Records that were seen and not read, and whose file is not in the source any more.
+    """The refusal for records that a plan saw, but no batch read before their file left the source.
 
-    `path`: where it is now, if that is in the source's folder.
+    `path`: where the file is now, if it is in the source's folder.
     """
-    shown = ", ".join(f"{start} to {end}" for start, end in spans)
-    where = f"is now {path!r}, which the pattern does not find" if path else "is gone"
-    lost = accept_command(context, known.path, "--lost")
+    ranges = ", ".join(f"{start} to {end}" for start, end in spans)
+    place = f"is now {path!r}, which the pattern does not find" if path else "no longer exists"
+    accept_loss = accept_command(context, partition.path, "--lost")
     detail = (
-        f"bytes {shown} of it (partition {known.source_partition_id}) were seen and never read, "
-        f"and the file {where}; bring it back, or {lost} records them as lost"
+        f"bytes {ranges} of it (partition {partition.source_partition_id}) were seen and never "
+        f"read, and the file {place}; bring it back, or {accept_loss} records them as lost"
     )
-    return refusal(known.path, "gone", detail, _when(context, known))
+    return make_refusal(partition.path, "gone", detail, _interval_time(context, partition))
 
 
-def _when(context: Context, known: FilePartition) -> datetime | None:
-    when = file_time(context, known.path, known.mtime_ns)
+def _interval_time(context: Context, partition: FilePartition) -> datetime | None:
+    when = file_time(context, partition.path, partition.mtime_ns)
     return None if isinstance(when, Refusal) else when

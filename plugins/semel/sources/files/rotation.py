@@ -1,4 +1,4 @@
-"""The names that logrotate, and its like, give to old logs."""
+"""Names that log rotation (logrotate and similar tools) gives to old logs."""
 
 import os
 import re
@@ -13,10 +13,10 @@ _ROTATED = [
 
 
 def is_rotation(old: str, new: str) -> bool:
-    """Whether `new` is what logrotate, or its like, calls a file that was called `old`.
+    """Whether log rotation renames `old` to `new`.
 
-    A number or a date is put behind the name or before its ending, then `.gz` behind all; in the
-    same folder or in one below.
+    It adds a number or a date after the name or before its extension, then `.gz` at the end. The
+    new name is in the same folder or in one below.
     """
     if not f"{os.path.dirname(new)}/".startswith(f"{os.path.dirname(old)}/"):
         return False
@@ -32,11 +32,11 @@ def is_rotation(old: str, new: str) -> bool:
 
 
 def _rotated_name(path: str) -> tuple[str, str | None, bool]:
-    """What a log was called at first, its number or date, and whether it is packed."""
+    """(original name, number or date, whether it is compressed) of a log."""
     name = os.path.basename(path)
     packed = name.endswith(".gz")
     name = name.removesuffix(".gz")
     for pattern in _ROTATED:
-        if found := pattern.fullmatch(name):
-            return found["stem"] + found["ending"], found["mark"], packed
+        if match := pattern.fullmatch(name):
+            return match["stem"] + match["ending"], match["mark"], packed
     return name, None, packed

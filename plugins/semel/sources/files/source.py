@@ -1,6 +1,6 @@
-"""Files as a source: a source partition is a generation of a file, and a position a byte of it.
+"""Files as a source: a source partition is a generation of a file, and a position one of its bytes.
 
-What parses records is imported by who reads them: plan and finalize do not.
+Only methods that read records import the parsers: plan and finalize do without them.
 """
 
 import os
@@ -28,12 +28,14 @@ from semel.sources import (
     SourceItem,
     Window,
 )
-from semel.sources.files import accepted, away, claimed, matching, offers, places, probe, refusals
-from semel.sources.files.claimed import ClaimedFile
+from semel.sources.files import (
+    acceptance, claims as file_claims, matching, moving, offers, places, probe, refusals,
+)  # fmt: skip
+from semel.sources.files.claims import ClaimedFile
 from semel.sources.files.content import is_gzip
-from semel.sources.files.evidence import FilePartition, read_up_to, written_since
+from semel.sources.files.evidence import FilePartition, evidence_at, unread_since
 from semel.sources.files.facts import Knowledge
-from semel.sources.files.listing import FileListing, list_files, listed
+from semel.sources.files.listing import FileListing, list_files, listed_file
 from semel.sources.files.offers import FileOffer
 
 if TYPE_CHECKING:
@@ -43,8 +45,8 @@ if TYPE_CHECKING:
 
 
 SPLIT_BYTES = 64 << 20
-"""Bytes of source one task reads: half a second's work or more, beside some 20 ms that Spark needs
-for a task. Fixed in the plan, so that every attempt cuts alike."""
+"""Source bytes for one task: at least half a second of work, while Spark needs some 20 ms a task.
+The plan fixes it, so that every attempt has the same splits."""
 
 
 def opened(context: Context) -> Source:
@@ -68,60 +70,63 @@ class FilesSource(Source):
     def discover(self) -> FileListing:
         return list_files(self.context)
 
-    def match(self, shown: FileListing, known: LedgerView, window: Window) -> MatchResult:
-        return matching.match(self.context, shown, Knowledge.of(shown, known), window)
+    def match(self, listing: FileListing, ledger: LedgerView, window: Window) -> MatchResult:
+        knowledge = Knowledge.from_ledger(listing, ledger)
+        return matching.match(self.context, listing, knowledge, window)
 
-    def unread_since(self, found: SourceItem, known: Partition | None) -> datetime | None:
-        return written_since(self.context, found.name, known and FilePartition.of(known))
+    def unread_since(self, item: SourceItem, known: Partition | None) -> datetime | None:
+        return unread_since(self.context, item.name, known and FilePartition.of(known))
 
-    def refuse_lost(self, gone: LostRange, spans: list[tuple[int, int]]) -> Refusal:
-        return refusals.gone(self.context, FilePartition.of(gone.partition), spans, gone.where)
+    def refuse_lost(self, lost: LostRange, spans: list[tuple[int, int]]) -> Refusal:
+        return refusals.refuse_lost(
+            self.context, FilePartition.of(lost.partition), spans, lost.content_holder
+        )
 
     def last_record_end(
-        self, offer: FileOffer, start: int, end: int, room: int, *, first: bool
+        self, offer: FileOffer, start: int, end: int, capacity: int, *, first: bool
     ) -> int:
-        return offers.stop(self.context, offer, start, end, room, first=first)
+        return offers.last_record_end(self.context, offer, start, end, capacity, first=first)
 
     def capacity(self, offers: Sequence[Offer]) -> int:
         return self.context.limits.bytes_per_batch_max
 
     def evidence(self, offer: FileOffer, end: int) -> Evidence:
-        return read_up_to(self.context, offer.content, end)
+        return evidence_at(self.context, offer.content, end)
 
     def accept(
         self,
-        shown: FileListing,
-        known: LedgerView,
+        listing: FileListing,
+        ledger: LedgerView,
         name: str,
         *,
         same: bool,
         start: int,
         is_open: bool,
     ) -> Acceptance | None:
-        recognised = accepted.look(self.context, shown, known)
-        if is_open and accepted.is_settled(recognised, name):
+        recognised = acceptance.gather_all(self.context, listing, ledger)
+        if is_open and acceptance.is_settled(recognised, name):
             return None
-        return accepted.word(self.context, recognised, name, same=same, start=start)
+        return acceptance.decide_acceptance(self.context, recognised, name, same=same, start=start)
 
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
         return places.locate(self.context, self.discover(), partitions)
 
     def find(self, claims: Collection[Claim], batch_id: int) -> list[Claim]:
-        return claimed.find_claims(claims, self.root, batch_id)
+        return file_claims.find_claims(claims, self.root, batch_id)
 
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
-        claimed.check_claims(claims, self.root, batch_id)
+        file_claims.check_claims(claims, self.root, batch_id)
 
     def check_columns(self, claims: Collection[Claim], batch_id: int) -> None:
         for claim in map(ClaimedFile.of, claims) if formats.has_header(self.context) else ():
-            with claimed.open_claim(claim, self.root, batch_id) as file:
+            with file_claims.open_claim(claim, self.root, batch_id) as file:
                 formats.header_of(self.context, file.name)
 
     def archive_part(self, known: Partition) -> bool:
-        def now(path: str) -> str:
-            return listed(path, None, os.stat(path)).fingerprint
+        def fingerprint(path: str) -> str:
+            return listed_file(path, None, os.stat(path)).fingerprint
 
-        return away.put_away(self.context, known, now)
+        return moving.move_finalized(self.context, known, fingerprint)
 
     def is_whole(self, claim: Claim) -> bool:
         return formats.is_whole(self.context) or is_gzip(claim.name)
@@ -132,7 +137,7 @@ class FilesSource(Source):
         from semel.formats.records import read_split
 
         claim = ClaimedFile.of(split.claim)
-        with claimed.claimed_bytes(claim, self.root, batch_id) as file:
+        with file_claims.claimed_bytes(claim, self.root, batch_id) as file:
             yield from read_split(
                 file,
                 start=split.start,
@@ -146,36 +151,36 @@ class FilesSource(Source):
                 exact=self.context.record_id,
                 selection=selection,
             )
-        self._still_there(claim, batch_id)
+        self._check_unmoved(claim, batch_id)
 
     # Keeps S6.
-    def _still_there(self, claim: ClaimedFile, batch_id: int) -> None:
-        """SourceError when the file that was read is another one by now."""
-        with claimed.open_claim(claim, self.root, batch_id):
+    def _check_unmoved(self, claim: ClaimedFile, batch_id: int) -> None:
+        """Raises SourceError if another file has replaced the one that was read."""
+        with file_claims.open_claim(claim, self.root, batch_id):
             return
 
     def can_join(self, claim: Claim) -> bool:
-        """A format whose lines stand alone, in a file of which each byte is on disk."""
-        alone = not formats.has_header(self.context) and not formats.is_whole(self.context)
-        return alone and not is_gzip(claim.name)
+        """True for uncompressed files whose lines can be parsed one by one."""
+        separate = not formats.has_header(self.context) and not formats.is_whole(self.context)
+        return separate and not is_gzip(claim.name)
 
-    def text(self, split: "Split", batch_id: int) -> bytes:
+    def read_text(self, split: "Split", batch_id: int) -> bytes:
         claim = ClaimedFile.of(split.claim)
-        with claimed.open_claim(claim, self.root, batch_id) as file:
+        with file_claims.open_claim(claim, self.root, batch_id) as file:
             file.seek(split.start)
             text = file.read(split.end - split.start)
-        self._still_there(claim, batch_id)
+        self._check_unmoved(claim, batch_id)
         return text
 
-    def lines_of(
+    def line_numbers(
         self, claim: Claim, positions: Sequence[int], batch_id: int
     ) -> list[int | None]:
-        return claimed.lines_of(ClaimedFile.of(claim), positions, self.root, batch_id)
+        return file_claims.lines_of(ClaimedFile.of(claim), positions, self.root, batch_id)
 
     def records_max(self, split: "Split", batch_id: int) -> int | None:
-        """Its line ends, and one more where a claim ends without."""
+        """Its line ends, and one more for a last line without a newline."""
         claim = ClaimedFile.of(split.claim)
-        ends = claimed.line_ends(claim, split.start, split.end, self.root, batch_id)
+        ends = file_claims.line_ends(claim, split.start, split.end, self.root, batch_id)
         return ends if ends is None else ends + (split.end == claim.end)
 
     def probe(self) -> tuple[str, ExecutorCheck]:

@@ -15,17 +15,17 @@ from semel import settings
 from semel.declare.parts import GLOB, Duration, Model, Text, path_problem, zone_problem
 from semel.declare.place import Location
 from semel.formats.table import SOURCES, source_format
-from semel.sources.formatted import FormattedSourceSpec, reads_time
+from semel.sources.formatted import FormattedSourceSpec, parses_time
 
 _NAMES_LOOKED_AT, _NAMES_SHOWN = 1_000, 3
-_PATHS_KEPT = 1_024  # Each pipeline of a folder is compared with each other one.
+_PATHS_KEPT = 1_024  # semel compares each pipeline of a folder with every other one.
 
 
 class Move(Model):
-    """Where files go that are read and finalized."""
+    """The destination of finalized files."""
 
     move: Text
-    """A folder below the source's, whose files the pattern does not find."""
+    """A folder below the source's, where the pattern does not find files."""
 
 
 class FilesSourceSpec(FormattedSourceSpec):
@@ -36,7 +36,7 @@ class FilesSourceSpec(FormattedSourceSpec):
     complete: ClassVar[str] = "complete record"
     awaited: ClassVar[str] = "the end of a last line, or of a file"
     limits: ClassVar[str] = "limits.bytes_per_batch_max"
-    aside: ClassVar[tuple[str, ...]] = (*FormattedSourceSpec.aside, "after_finalize")
+    plan_keys: ClassVar[tuple[str, ...]] = (*FormattedSourceSpec.plan_keys, "after_finalize")
     pattern_of_time: ClassVar[str] = 'a pattern of the file names ("flights-%Y-%m-%d.jsonl")'
 
     type: Literal["files"]
@@ -59,11 +59,11 @@ class FilesSourceSpec(FormattedSourceSpec):
 
     @property
     def resumes(self) -> bool:
-        """Where it can grow: a file of Parquet is whole."""
+        """True for formats whose files can grow: a Parquet file cannot."""
         return not source_format(self.format).sealed
 
     @property
-    def kept(self) -> timedelta | None:
+    def retention(self) -> timedelta | None:
         """Collect moves a finalized file at once, if at all."""
         return None if self.after_finalize == "keep" else timedelta(0)
 
@@ -72,34 +72,34 @@ class FilesSourceSpec(FormattedSourceSpec):
         return f"`{self.path}`, {self.format}"
 
     def folder(self) -> Path:
-        """The folder before the first part of `path` with a wildcard."""
+        """The folder above the first part of `path` with a wildcard."""
         return settings.allowed(_split_glob(self.path)[0], "source.path")
 
     def below(self) -> str:
-        """What the files' paths match, relative to that folder (`*.jsonl`, `**/*.csv`)."""
+        """The pattern of the files' paths, relative to that folder (`*.jsonl`, `**/*.csv`)."""
         return _split_glob(self.path)[1]
 
-    def misplaced(self) -> str | None:
-        """A folder where files are meant."""
+    def folder_problem(self) -> str | None:
+        """The error of a path that names a folder instead of files. None for other paths."""
         if not GLOB.search(self.path) and os.path.isdir(self.folder() / self.below()):
             return f"{self.path!r} is a folder; add a pattern such as /*.jsonl"
         return None
 
-    def unmatched(self) -> str:
-        """That no file matches its path, and which names in its folder are like it."""
+    def no_match_advice(self) -> str:
+        """A sentence: no file matches the path, and its folder has these similar names."""
         folder = self.folder()
         if not folder.is_dir():
             return f"there is no folder {str(folder)!r}"
-        found = (path for path in folder.rglob("*") if path.is_file())
-        names = [str(path.relative_to(folder)) for path in islice(found, _NAMES_LOOKED_AT)]
+        files = (path for path in folder.rglob("*") if path.is_file())
+        names = [str(path.relative_to(folder)) for path in islice(files, _NAMES_LOOKED_AT)]
         names = [name for name in names if not any(p[0] in "._" for p in name.split("/"))]
         close = get_close_matches(self.below(), names, n=_NAMES_SHOWN, cutoff=0)
-        there = f"; {str(folder)!r} has {', '.join(map(repr, close))}" if close else ""
+        similar = f"; {str(folder)!r} has {', '.join(map(repr, close))}" if close else ""
         more = f", and {len(names) - len(close):,} more" if len(names) > len(close) else ""
-        return f"no file matches {self.path!r}{there}{more}"
+        return f"no file matches {self.path!r}{similar}{more}"
 
-    def reads(self, place: Location) -> bool:
-        """Whether a sink's folder is the one, or one of the two lies in the other."""
+    def reads_from(self, place: Location) -> bool:
+        """Whether a sink's folder and the source's are the same, or one contains the other."""
         return place.folder is not None and place.overlaps(self.place())
 
     @field_validator("path")
@@ -114,7 +114,7 @@ class FilesSourceSpec(FormattedSourceSpec):
     def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         yield from super()._problems()
         rule = self.interval_from
-        if rule not in (None, "mtime") and ("/" in rule or not reads_time(rule)):
+        if rule not in (None, "mtime") and ("/" in rule or not parses_time(rule)):
             yield ("interval_from",), (
                 f"{rule!r} is not a strptime pattern of a file name with a date, down to some unit "
                 'without a gap: write one like "flights-%Y-%m-%d.jsonl", or "mtime"'
@@ -122,12 +122,12 @@ class FilesSourceSpec(FormattedSourceSpec):
         if why := zone_problem(self.interval_zone):
             yield ("interval_zone",), why
         if self.interval_zone != "UTC" and self.interval_from in (None, "mtime"):
-            yield ("interval_zone",), "has no meaning without a pattern of names; leave it out"
+            yield ("interval_zone",), "applies only if interval_from is a pattern; remove it"
         if self.after_finalize != "keep" and (why := self._why_not_moved(self.after_finalize.move)):
             yield ("after_finalize", "move"), why
 
     def _why_not_moved(self, folder: str) -> str | None:
-        """Why files cannot go into a folder once they are read."""
+        """Why semel cannot move finalized files into a folder. None if it can."""
         below = PurePosixPath(self.below())
         if not (source_format(self.format).sealed or below.name.endswith(".gz")):
             return (
@@ -139,7 +139,7 @@ class FilesSourceSpec(FormattedSourceSpec):
         place = PurePosixPath(folder)
         if place.is_absolute() or GLOB.search(folder) or not place.parts:
             return f"{folder!r} is not a folder below the source's: write its name, such as done"
-        if "**" in below.parts:  # Without, what is moved lies deeper than the pattern looks.
+        if "**" in below.parts:  # Other patterns do not reach as deep as the moved files.
             return f"the pattern {self.path!r} finds {folder!r} too, and would read it again"
         return None
 
@@ -149,7 +149,7 @@ DECLARED = (FilesSourceSpec,)
 
 @lru_cache(maxsize=_PATHS_KEPT)
 def _split_glob(path: str) -> tuple[str, str]:
-    """The folder before the first part with a wildcard, and the pattern from there on."""
+    """(folder above the first part with a wildcard, pattern below it)."""
     parts = PurePosixPath(path).parts
     first = next((n for n, part in enumerate(parts) if GLOB.search(part)), len(parts) - 1)
     return str(PurePosixPath(*parts[:first])), "/".join(parts[first:])

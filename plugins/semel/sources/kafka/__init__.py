@@ -1,1 +1,1 @@
-"""Topics of a Kafka cluster, read."""
+"""Kafka topics as a source."""

@@ -1,10 +1,9 @@
-"""Whether a cluster still has what was read of a partition, by the epochs of its leaders (KIP-320).
+"""Detects that a cluster has lost records that semel has read, by its leaders' epochs (KIP-320).
 
-A leader only appends, and each record has the epoch of the leader that took it. Records are lost
-where another leader takes over that does not have them: it gives their offsets to others, and the
-partition may soon end where it did before, or behind. So the ledger keeps the epoch that a
-partition's leader had when it was read; once another one leads, the cluster is asked where the
-records of that epoch end.
+A leader only appends, and each record carries the epoch of the leader that wrote it. If a replica
+that lacks records becomes leader, it gives their offsets to new records. Soon the partition ends
+where it did before, or later. So the ledger keeps the leader's epoch of each read. When another
+leader has taken over, semel asks the cluster where the records of that epoch end.
 """
 
 import time
@@ -12,62 +11,67 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from semel.clients.kafka.cluster import Cluster, client
+from semel.clients.kafka.cluster import Cluster, kafka_package
 from semel.model.batch import Claim
 from semel.sources import Evidence, Partition
-from semel.sources.kafka.edges import ended
-from semel.sources.kafka.messages import PLAN_ASKS_SECONDS, READING, WAIT_SECONDS, check_asked
+from semel.sources.kafka.edges import partition_end
+from semel.sources.kafka.messages import (
+    PLAN_CHECK_SECONDS,
+    READER_CONFIG,
+    WAIT_SECONDS,
+    check_silence,
+)
 from semel.sources.kafka.topics import Extent, Place
 
-_ASKING = READING | {
-    # Where the records of an epoch end before the offset that was asked for, the client goes there;
-    # with "error" it tells only that they do.
+_EPOCH_READER = READER_CONFIG | {
+    # If the records of an epoch end below the requested offset, the client moves to that end. With
+    # "error" it would report only the fact.
     "auto_offset_reset": "earliest",
     "isolation_level": "read_uncommitted",
     "max_partition_fetch_bytes": 1 << 10,
 }
 
 
-class Lies(StrEnum):
-    """Where the end of what was read lies in what a partition has now."""
+class ReadEnd(StrEnum):
+    """Where the end of the last read lies within the partition as it is now."""
 
-    BEFORE = "before its first offset, or at it"
+    DELETED = "before its first offset, or at it"
     WITHIN = "behind its first offset"
-    BEHIND = "behind its end"
+    PAST_END = "behind its end"
 
 
-class Led(StrEnum):
-    """Who leads a partition, against who did when it was read."""
+class LeaderChange(StrEnum):
+    """Whether a partition has the same leader as at the last read."""
 
     UNKNOWN = "one of the two is not known"
     SAME = "the same leader"
     OTHER = "another leader"
 
 
-class Proof(StrEnum):
-    """What becomes of that."""
+class EpochVerdict(StrEnum):
+    """Whether the cluster still has the records that were read."""
 
     LOST = "lost"
-    KEPT = "kept"
-    ASK = "asked"
-    """Lost, where the records of the epoch end before what was read."""
+    INTACT = "kept"
+    QUERY = "asked"
+    """Lost if the records of the epoch end below the end of the last read: query the cluster."""
 
 
 # Keeps KS9.
-def judge(lies: Lies, led: Led) -> Proof:
+def judge(end: ReadEnd, leader: LeaderChange) -> EpochVerdict:
     """The decision table: all nine cases."""
-    match lies, led:
-        case Lies.BEHIND, _:
-            return Proof.LOST
-        case Lies.WITHIN, Led.OTHER:
-            return Proof.ASK
+    match end, leader:
+        case ReadEnd.PAST_END, _:
+            return EpochVerdict.LOST
+        case ReadEnd.WITHIN, LeaderChange.OTHER:
+            return EpochVerdict.QUERY
         case _:
-            return Proof.KEPT
+            return EpochVerdict.INTACT
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadPosition:
-    """How far a partition was read, or is claimed, and by which leader that was told."""
+    """How far a partition was read or claimed, and the leader epoch at that time."""
 
     end: int
     epoch: int | None
@@ -79,69 +83,71 @@ class ReadPosition:
 
 
 def evidence(topic_id: str, extent: Extent) -> Evidence:
-    """What recognises a partition of which something was read."""
+    """The evidence of a partition that semel has read."""
     return {"topic_id": topic_id, "leader_epoch": extent.epoch}
 
 
-def lost(
-    cluster: Cluster, read: Mapping[Place, ReadPosition], there: Mapping[Place, Extent]
+def first_lost_offsets(
+    cluster: Cluster, positions: Mapping[Place, ReadPosition], extents: Mapping[Place, Extent]
 ) -> dict[Place, int]:
-    """Of partitions that were read, those that have lost some of it: each with the offset from
-    which on it has other records, or none.
+    """The partitions that have lost records, each with the first lost offset.
 
-    FileNotFoundError: a topic was deleted meanwhile.
+    At that offset there is another record or none. Raises FileNotFoundError if a topic was deleted
+    meanwhile.
     """
-    found, asked = {}, {}
-    for place, one in read.items():
-        extent = there[place]
-        proof = judge(_lies(one.end, extent), _led(one.epoch, extent.epoch))
-        if proof is Proof.LOST:
-            found[place] = extent.end
-        elif proof is Proof.ASK:
-            asked[place] = one
-    return found | (_ask(cluster, asked) if asked else {})
+    lost, unclear = {}, {}
+    for place, position in positions.items():
+        extent = extents[place]
+        leader = _leader_change(position.epoch, extent.epoch)
+        verdict = judge(_end_position(position.end, extent), leader)
+        if verdict is EpochVerdict.LOST:
+            lost[place] = extent.end
+        elif verdict is EpochVerdict.QUERY:
+            unclear[place] = position
+    return lost | (_query_epoch_ends(cluster, unclear) if unclear else {})
 
 
-def _lies(end: int, extent: Extent) -> Lies:
+def _end_position(end: int, extent: Extent) -> ReadEnd:
     if end > extent.end:
-        return Lies.BEHIND
-    return Lies.WITHIN if end > extent.low else Lies.BEFORE
+        return ReadEnd.PAST_END
+    return ReadEnd.WITHIN if end > extent.low else ReadEnd.DELETED
 
 
-def _led(then: int | None, now: int | None) -> Led:
+def _leader_change(then: int | None, now: int | None) -> LeaderChange:
     if then is None or now is None:
-        return Led.UNKNOWN
-    return Led.SAME if then == now else Led.OTHER
+        return LeaderChange.UNKNOWN
+    return LeaderChange.SAME if then == now else LeaderChange.OTHER
 
 
-def _ask(cluster: Cluster, read: Mapping[Place, ReadPosition]) -> dict[Place, int]:
-    """As `lost`. A reader that goes on behind records of an epoch asks the cluster for their end,
-    and is sent there where that lies before.
+def _query_epoch_ends(
+    cluster: Cluster, positions: Mapping[Place, ReadPosition]
+) -> dict[Place, int]:
+    """As `first_lost_offsets`. A consumer with an epoch queries its end, and moves there if lower.
     """
-    kafka = client()
-    left = {place: one.end for place, one in read.items()}
-    found: dict[Place, int] = {}
-    with cluster.consumer(**_ASKING) as consumer:
+    kafka = kafka_package()
+    pending = {place: position.end for place, position in positions.items()}
+    lost: dict[Place, int] = {}
+    with cluster.consumer(**_EPOCH_READER) as consumer:
         consumer.assign([
-            kafka.TopicPartition(*place, one.end, leader_epoch=one.epoch)
-            for place, one in read.items()
+            kafka.TopicPartition(*place, position.end, leader_epoch=position.epoch)
+            for place, position in positions.items()
         ])  # fmt: skip
-        heard, asked = time.monotonic(), 0
-        while left:
-            seconds = time.monotonic() - heard
-            if seconds > PLAN_ASKS_SECONDS * (asked + 1):
-                asked += 1
-                check_asked(cluster, left, seconds)
-            over = []
-            for message in consumer.consume(len(left), timeout=WAIT_SECONDS):
+        answered, checks = time.monotonic(), 0
+        while pending:
+            seconds = time.monotonic() - answered
+            if seconds > PLAN_CHECK_SECONDS * (checks + 1):
+                checks += 1
+                check_silence(cluster, pending, seconds)
+            finished = []
+            for message in consumer.consume(len(pending), timeout=WAIT_SECONDS):
                 place = message.topic(), message.partition()
-                if place not in left:
+                if place not in pending:
                     continue
-                at = message.offset() if message.error() is None else ended(place, message)
-                if at < left.pop(place):
-                    found[place] = at
-                over.append(kafka.TopicPartition(*place))
-                heard, asked = time.monotonic(), 0
-            if over:
-                consumer.incremental_unassign(over)
-    return found
+                at = message.offset() if message.error() is None else partition_end(place, message)
+                if at < pending.pop(place):
+                    lost[place] = at
+                finished.append(kafka.TopicPartition(*place))
+                answered, checks = time.monotonic(), 0
+            if finished:
+                consumer.incremental_unassign(finished)
+    return lost

@@ -1,4 +1,4 @@
-"""Which source partition each partition of a topic is, and what of it may be read now."""
+"""Match partitions of topics with source partitions, and decide what may be read of each."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -25,35 +25,35 @@ from semel.sources.kafka.topics import FoundPartition, Place, ShownTopics
 
 
 class LedgerMatch(StrEnum):
-    """What the ledger holds of a partition that a cluster shows."""
+    """The state of a topic partition in the ledger."""
 
     NOTHING = "nothing"
     OPEN = "open"
     """An open source partition of this topic id."""
     CLOSED = "closed"
-    """One that was not to be seen for a while."""
+    """A closed source partition of this topic id: the cluster did not list it for a while."""
     OTHER = "other"
-    """Its name is open, under the id of an earlier topic of that name."""
+    """An open source partition of this name, but of an earlier topic with another id."""
 
 
 class TopicDecision(StrEnum):
-    """What a plan does with it."""
+    """The plan's decision about a topic partition."""
 
     BEGIN = "begin"
-    """It is new, and so is its topic: what is there is read, what was there before is not."""
+    """Partition and topic are new: read the records that exist now, not the deleted ones."""
     JOIN = "join"
-    """It is new in a topic that is known: all that was ever in it is read."""
+    """A new partition of a known topic: read it from offset 0."""
     GO_ON = "go on"
     REFUSE = "refuse"
 
 
 # Keeps KS2.
-def judge(held: LedgerMatch, topic_known: bool, lost: bool) -> TopicDecision:
+def judge(ledger_match: LedgerMatch, topic_known: bool, lost: bool) -> TopicDecision:
     """The decision table: all sixteen cases.
 
-    `lost`: it lost records that were read, so that their offsets are given to others.
+    `lost`: the cluster has lost records that were read, and reuses their offsets.
     """
-    match held, topic_known, lost:
+    match ledger_match, topic_known, lost:
         case LedgerMatch.NOTHING, False, _:
             return TopicDecision.BEGIN
         case LedgerMatch.NOTHING, True, _:
@@ -66,237 +66,241 @@ def judge(held: LedgerMatch, topic_known: bool, lost: bool) -> TopicDecision:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionOffer(Offer):
-    """A partition of a topic that is read on, or as a new source partition."""
+    """A topic partition to read, either on from its source partition or as a new one."""
 
-    found: FoundPartition
+    topic_partition: FoundPartition
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedPartition:
-    """A partition of a topic, the source partition that it is or was, and what a plan does.
+    """A topic partition, the source partition that it is or was, and the plan's decision.
 
-    `lost`: the offset from which on the cluster has lost what was read, if it has.
+    `lost_from`: the first offset that was read and then lost by the cluster, if any.
     """
 
-    found: FoundPartition
-    held: LedgerMatch
-    known: Partition | None
-    lost: int | None
-    does: TopicDecision
+    topic_partition: FoundPartition
+    ledger_match: LedgerMatch
+    source_partition: Partition | None
+    lost_from: int | None
+    decision: TopicDecision
 
 
 def match(
-    context: Context, cluster: Cluster, shown: ShownTopics, known: LedgerView, window: Window
+    context: Context, cluster: Cluster, listing: ShownTopics, ledger: LedgerView, window: Window
 ) -> MatchResult:
     """As `Source.match`."""
-    judged = judge_all(cluster, known)
+    judged = judge_all(cluster, ledger)
     edges = None
     if window is not None and judged:
-        before = partial(_reached, judged, known)
-        edges = find_edges(cluster, [one.found for one in judged], window, before)
+        reached = partial(_reached, judged, ledger)
+        edges = find_edges(cluster, [one.topic_partition for one in judged], window, reached)
     offers, begun, refused = [], [], []
-    for one in judged:
-        if one.does is TopicDecision.REFUSE:
-            refused.append(_refused(context, one))
+    for partition in judged:
+        if partition.decision is TopicDecision.REFUSE:
+            refused.append(_refusal(context, partition))
             continue
-        offer = offer_of(one, edges)
-        if one.known is None:
+        offer = offer_of(partition, edges)
+        if partition.source_partition is None:
             begun.append(offer)
-        if one.does is TopicDecision.JOIN and one.found.low:
-            refused.append(_joined_late(one.found))
+        if partition.decision is TopicDecision.JOIN and partition.topic_partition.low:
+            refused.append(_late_join_refusal(partition.topic_partition))
         else:
             offers.append(offer)
-    there = {item.identity for item in shown.items}
-    named = {item.name for item in shown.items}
-    gone = [
+    identities = {item.identity for item in listing.items}
+    names = {item.name for item in listing.items}
+    lost = [
         LostRange(partition=k, seen=max(k.seen, k.reached))
-        for k in known.partitions
-        # One whose name has another topic now waits for a person's word.
-        if k.identity not in there and k.name not in named
+        for k in ledger.partitions
+        # If another topic has the name now, its refusal waits for `semel accept`.
+        if k.identity not in identities and k.name not in names
     ]
-    return MatchResult(offers=offers, refused=refused, lost=gone, begun=begun)
+    return MatchResult(offers=offers, refusals=refused, lost_ranges=lost, new_partition_offers=begun)
 
 
-def word(
-    context: Context, cluster: Cluster, known: LedgerView, name: str,
+def accept_partition(
+    context: Context, cluster: Cluster, ledger: LedgerView, name: str,
     *, same: bool, start: int, is_open: bool,
 ) -> Acceptance | None:
     """As `Source.accept`."""
-    one = next((one for one in judge_all(cluster, known) if one.found.name == name), None)
-    if one is None or one.does is not TopicDecision.REFUSE:
+    named = (one for one in judge_all(cluster, ledger) if one.topic_partition.name == name)
+    judged = next(named, None)
+    if judged is None or judged.decision is not TopicDecision.REFUSE:
         if is_open and not same:
             return None
         raise SourceError(
-            f"{name!r} is not refused as a topic that was made anew or lost records at its end, so "
-            "there is nothing to accept",
+            f"{name!r}: there is nothing to accept. Its topic was not recreated, and it has not "
+            "lost records that were read",
             next=f"semel gaps {context.name}",
         )
-    found = one.found
+    topic_partition = judged.topic_partition
     if same:
-        raise _not_same(context, one)
-    if one.held is not LedgerMatch.OTHER:
-        # Keeps A3. What was read before that offset is there still, and is not read twice.
-        start = start or one.lost
-    if start and not found.low <= start <= found.end:
+        raise _same_error(context, judged)
+    if judged.ledger_match is not LedgerMatch.OTHER:
+        # Keeps A3. The records below that offset still exist, and are not read twice.
+        start = start or judged.lost_from
+    if start and not topic_partition.low <= start <= topic_partition.end:
         raise SourceError(
-            f"no record of {name!r} is at offset {start}: those from {found.low} to {found.end} "
-            "can be read"
+            f"{name!r}: cannot start at offset {start}. Give an offset from {topic_partition.low} "
+            f"to {topic_partition.end}"
         )
-    offer = offer_of(replace(one, known=None, does=TopicDecision.BEGIN), None)
+    offer = offer_of(replace(judged, source_partition=None, decision=TopicDecision.BEGIN), None)
     if start:
         offer = replace(offer, start=start, reason="repeated")
-    return Acceptance(offer=offer, ended=[one.known])
+    return Acceptance(offer=offer, replaced_partitions=[judged.source_partition])
 
 
-def _not_same(context: Context, one: JudgedPartition) -> SourceError:
-    name, option = one.found.name, ""
-    what = f"{name!r} cannot go on where it was read to: its offsets"
-    if one.held is not LedgerMatch.OTHER:
-        what, option = f"{what} from offset {one.lost} on", f"--from {one.lost}"
+def _same_error(context: Context, judged: JudgedPartition) -> SourceError:
+    name, option = judged.topic_partition.name, ""
+    what = f"{name!r}: cannot continue the old partition, because its offsets"
+    if judged.ledger_match is not LedgerMatch.OTHER:
+        what, option = f"{what} from offset {judged.lost_from} on", f"--from {judged.lost_from}"
     return SourceError(
-        f"{what} are given to other records now; accept these as a new generation instead",
-        next=_accepting(context, name, option),
+        f"{what} now have other records. Accept these as a new generation instead",
+        next=_accept_words(context, name, option),
     )
 
 
-def judge_all(cluster: Cluster, known: LedgerView) -> list[JudgedPartition]:
-    """What a plan does with each partition that is not as it was, or not read to its end."""
-    held = _held(known, known.unsettled)
-    ours = {i: p for i, (h, p, _) in held.items() if h in (LedgerMatch.OPEN, LedgerMatch.CLOSED)}
-    read = {item.place: ReadPosition.of(partition) for item, partition in ours.items()}
-    lost = epochs.lost(cluster, read, {item.place: item.extent for item in ours})
+def judge_all(cluster: Cluster, ledger: LedgerView) -> list[JudgedPartition]:
+    """Decide about each partition that has changed or is not read to its end."""
+    matches = _ledger_matches(ledger, ledger.unsettled)
+    same_topic = (LedgerMatch.OPEN, LedgerMatch.CLOSED)
+    read = {item: known for item, (match, known, _) in matches.items() if match in same_topic}
+    positions = {item.place: ReadPosition.of(partition) for item, partition in read.items()}
+    extents = {item.place: item.extent for item in read}
+    lost = epochs.first_lost_offsets(cluster, positions, extents)
     return [
         JudgedPartition(
-            found=item,
-            held=state,
-            known=partition,
-            lost=lost.get(item.place),
-            does=judge(state, topic_known, item.place in lost),
+            topic_partition=item,
+            ledger_match=state,
+            source_partition=partition,
+            lost_from=lost.get(item.place),
+            decision=judge(state, topic_known, item.place in lost),
         )
-        for item, (state, partition, topic_known) in held.items()
+        for item, (state, partition, topic_known) in matches.items()
     ]
 
 
-def _held(
-    known: LedgerView, unsettled: list[FoundPartition]
+def _ledger_matches(
+    ledger: LedgerView, unsettled: list[FoundPartition]
 ) -> dict[FoundPartition, tuple[LedgerMatch, Partition | None, bool]]:
-    """What the ledger holds of each, and whether it knows another part of its topic.
+    """The ledger's match for each, its source partition, and whether the topic is known.
 
-    Closed partitions are asked for, and topics only where one of their partitions is new.
+    It queries closed partitions and topics only for partitions whose identity is new.
     """
-    by_identity = {k.identity: k for k in known.partitions}
-    by_name = {k.name: k for k in known.partitions}
+    by_identity = {k.identity: k for k in ledger.partitions}
+    by_name = {k.name: k for k in ledger.partitions}
     new = [f for f in unsettled if f.identity not in by_identity]
     closed, topics = {}, set()
     if new:
-        found = known.rows("kafka", "closed", identities=[f.identity for f in new])
-        closed = {r["identity"]: Partition(**r) for r in found}
-        asked = sorted({f.topic_id for f in new})
-        topics = {r["topic"] for r in known.rows("kafka", "topics", topics=asked)}
-    held = {}
-    for found in unsettled:
-        mine = by_identity.get(found.identity)
-        if mine is not None:
-            held[found] = LedgerMatch.OPEN, mine, True
-        elif found.identity in closed:
-            held[found] = LedgerMatch.CLOSED, closed[found.identity], True
-        elif found.name in by_name:
-            held[found] = LedgerMatch.OTHER, by_name[found.name], False
+        rows = ledger.query("kafka", "closed", identities=[f.identity for f in new])
+        closed = {r["identity"]: Partition(**r) for r in rows}
+        topic_ids = sorted({f.topic_id for f in new})
+        topics = {r["topic"] for r in ledger.query("kafka", "topics", topics=topic_ids)}
+    matches = {}
+    for item in unsettled:
+        partition = by_identity.get(item.identity)
+        if partition is not None:
+            matches[item] = LedgerMatch.OPEN, partition, True
+        elif item.identity in closed:
+            matches[item] = LedgerMatch.CLOSED, closed[item.identity], True
+        elif item.name in by_name:
+            matches[item] = LedgerMatch.OTHER, by_name[item.name], False
         else:
-            held[found] = LedgerMatch.NOTHING, None, found.topic_id in topics
-    return held
+            matches[item] = LedgerMatch.NOTHING, None, item.topic_id in topics
+    return matches
 
 
-def _reached(judged: list[JudgedPartition], known: LedgerView, until: datetime) -> dict[Place, int]:
-    """How far batches of intervals that ended by a time have come in each partition."""
+def _reached(
+    judged: list[JudgedPartition], ledger: LedgerView, until: datetime
+) -> dict[Place, int]:
+    """The offset up to which batches of intervals ending by a time have read each partition."""
     places = {
-        one.known.source_partition_id: (one.found.topic, one.found.partition)
-        for one in judged
-        if one.does is TopicDecision.GO_ON
+        item.source_partition.source_partition_id: item.topic_partition.place
+        for item in judged
+        if item.decision is TopicDecision.GO_ON
     }
-    found = known.rows("kafka", "reached", until=until, partitions=list(places))
-    return {places[r["source_partition_id"]]: r["reached"] for r in found}
+    rows = ledger.query("kafka", "reached", until=until, partitions=list(places))
+    return {places[r["source_partition_id"]]: r["reached"] for r in rows}
 
 
-def offer_of(one: JudgedPartition, edges: Edges | None) -> PartitionOffer:
-    """What may be read of a partition, in a window."""
-    found, known = one.found, one.known
-    since, end = 0, found.end
+def offer_of(judged: JudgedPartition, edges: Edges | None) -> PartitionOffer:
+    """The offer of a partition, limited to the edges of a window if there is one."""
+    item = judged.topic_partition
+    since, end = 0, item.end
     if edges is not None:
         since, end = (
-            found.end if edge[found.topic, found.partition] < 0
-            else min(edge[found.topic, found.partition], found.end)
+            item.end if edge[item.topic, item.partition] < 0
+            else min(edge[item.topic, item.partition], item.end)
             for edge in edges
         )  # fmt: skip
-    begins = one.does is TopicDecision.BEGIN
+    begins = judged.decision is TopicDecision.BEGIN
     return PartitionOffer(
-        name=found.name,
-        identity=found.identity,
-        fingerprint=found.fingerprint,
-        known=known,
+        name=item.name,
+        identity=item.identity,
+        fingerprint=item.fingerprint,
+        partition=judged.source_partition,
         # Keeps KS4.
-        start=found.low if begins else 0,
+        start=item.low if begins else 0,
         reason="before",
-        low=0 if begins else found.low,
+        low=0 if begins else item.low,
         since=since,
         end=end,
-        seen=found.end,
-        ahead=end if end < found.end else found.high,
-        # What is free before an interval is no hole, and what is open may become a record.
-        settled=edges is None and found.end == found.high,
-        evidence=epochs.evidence(found.topic_id, found.extent),
-        found=found,
+        seen=item.end,
+        ahead=end if end < item.end else item.high,
+        # An interval may leave offsets before it, and open transactions may add records.
+        settled=edges is None and item.end == item.high,
+        evidence=epochs.evidence(item.topic_id, item.extent),
+        topic_partition=item,
     )
 
 
-def _refused(context: Context, one: JudgedPartition) -> Refusal:
-    found, known = one.found, one.known
-    number = f"partition {known.source_partition_id}, generation {known.generation}"
-    if one.held is LedgerMatch.OTHER:
+def _refusal(context: Context, judged: JudgedPartition) -> Refusal:
+    item, partition = judged.topic_partition, judged.source_partition
+    number = f"partition {partition.source_partition_id}, generation {partition.generation}"
+    if judged.ledger_match is LedgerMatch.OTHER:
         return Refusal(
-            name=found.name,
+            name=item.name,
             reason="recreated",
-            detail=f"the topic was deleted and made anew since it was read up to offset "
-            f"{known.reached} ({number}); what came after that and was deleted with it is gone. "
-            f"`{_accepting(context, found.name)}` reads the new topic from its start",
+            detail=f"the topic was deleted and recreated after it was read up to offset "
+            f"{partition.reached} ({number}); any later records of the old topic are lost. "
+            f"`{_accept_words(context, item.name)}` reads the new topic from its start",
         )
-    what = f"it ends at offset {found.end}"
-    if one.lost < found.end:
-        what = f"it has other records from offset {one.lost} on"
+    what = f"it now ends at offset {item.end}"
+    if judged.lost_from < item.end:
+        what = f"it now has other records from offset {judged.lost_from} on"
     return Refusal(
-        name=found.name,
+        name=item.name,
         reason="truncated",
-        detail=f"{what}, and was read up to {known.reached} ({number}): the cluster lost records, "
-        "and gives their offsets to others. "
-        f"`{_accepting(context, found.name, f'--from {one.lost}')}` reads what comes from there on",
+        detail=f"{what}, but was read up to {partition.reached} ({number}): the cluster has lost "
+        "records, and reuses their offsets. "
+        f"`{_accept_words(context, item.name, f'--from {judged.lost_from}')}` reads on from there",
     )
 
 
-def _accepting(context: Context, name: str, option: str = "") -> str:
-    """The command that accepts a name. A topic's may begin like an option."""
+def _accept_words(context: Context, name: str, option: str = "") -> str:
+    """The command that accepts a name. A topic's name may begin like an option."""
     words = [option, "--", name] if name.startswith("-") else [name, option]
     return " ".join(word for word in ("semel accept", context.name, *words) if word)
 
 
-def _joined_late(found: FoundPartition) -> Refusal:
+def _late_join_refusal(item: FoundPartition) -> Refusal:
     return Refusal(
-        name=found.name,
+        name=item.name,
         reason="gone",
-        detail=f"offsets 0 to {found.low} were deleted before a plan saw this new partition; the "
-        "next plan names the command that goes on",
+        detail=f"offsets 0 to {item.low} were deleted before a plan saw this new partition; the "
+        "next plan prints the command to continue",
     )
 
 
-def gone(context: Context, gone: LostRange, spans: list[tuple[int, int]]) -> Refusal:
-    """As `Source.gone`."""
-    known = gone.partition
-    shown = ", ".join(f"{start} to {end}" for start, end in spans)
+def lost_refusal(context: Context, lost: LostRange, spans: list[tuple[int, int]]) -> Refusal:
+    """As `Source.refuse_lost`."""
+    partition = lost.partition
+    ranges = ", ".join(f"{start} to {end}" for start, end in spans)
     return Refusal(
-        name=known.name,
+        name=partition.name,
         reason="gone",
-        detail=f"offsets {shown} (partition {known.source_partition_id}, generation "
-        f"{known.generation}) were never read, and the cluster does not have them any more: they "
-        "passed the topic's retention, or were deleted with it. "
-        f"`{_accepting(context, known.name, '--lost')}` records them as lost, and what comes after "
-        "them is read",
+        detail=f"offsets {ranges} (partition {partition.source_partition_id}, generation "
+        f"{partition.generation}) were never read and no longer exist: the topic's retention has "
+        "passed, or it was deleted. "
+        f"`{_accept_words(context, partition.name, '--lost')}` records them as lost and reads on",
     )

@@ -1,4 +1,4 @@
-"""The messages of a range of offsets, in their order, as a committed reader sees them."""
+"""Reads the messages of a range of offsets in order, as a `read_committed` consumer sees them."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -6,45 +6,45 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from semel import limits
-from semel.clients.kafka.cluster import Cluster, client, of
+from semel.clients.kafka.cluster import Cluster, kafka_package, prefix_error
 from semel.errors import SourceError, UnavailableError
-from semel.sources.kafka.topics import Place, ids_of, is_missing
+from semel.sources.kafka.topics import Place, is_missing, topic_ids
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
 CHUNK = 20_000
-"""Messages that are handed on at once, at most."""
+"""The largest number of messages in a chunk."""
 
 FIRST = 500
-"""The first time: they show how large messages are."""
+"""The size of the first chunk, from which semel estimates the size of a message."""
 
 WAIT_SECONDS = 0.1
 """How long one call waits for a chunk to become full."""
 
 SILENT_SECONDS = 60
-"""A cluster that gives nothing for so long, though there is something, is away: what a task waits
-for another leader of a partition."""
+"""After this time without an expected message, a cluster counts as unavailable. A task also waits
+this long for a partition's new leader."""
 
-ASK_SECONDS = 5
-"""After each such span without a message a task asks what became of the topic: the client goes on
-to wait for one that was deleted."""
+CHECK_SECONDS = 5
+"""After each such span without a message a task checks the topic, because the client keeps waiting
+for a deleted one."""
 
-PLAN_ASKS_SECONDS = 1
-"""A plan asks as soon as this whether the cluster is there: it fails within ten seconds when not,
-and waits where all that is read was aborted."""
+PLAN_CHECK_SECONDS = 1
+"""The same for a plan. It fails within ten seconds if the cluster is unavailable, and keeps waiting
+while it reads only aborted messages."""
 
 SHORT_SECONDS = 10
-"""A partition that ends too early for so long has lost records: a new leader may take a while to
-know how far its records are committed."""
+"""A partition that ends too early for this long has lost records. A new leader may need a while to
+learn how far its records are committed."""
 
-READING = {
+READER_CONFIG = {
     "isolation_level": "read_committed",
     "auto_offset_reset": "error",
     "enable_partition_eof": True,
     "check_crcs": True,
     "fetch_wait_max_ms": 100,
-    # What is read ahead, and how soon there is more once it is full: a second by default.
+    # The read-ahead buffer, and the pause before refilling it (1 s by default).
     "queued_max_messages_kbytes": 32 << 10,
     "fetch_queue_backoff_ms": 10,
 }
@@ -57,93 +57,96 @@ def messages(
     partition: int,
     start: int,
     end: int,
-    still: Callable[[], None],
+    check_topic: Callable[[], None],
     *,
     patient: bool = True,
 ) -> Iterator[Sequence["Message"]]:
-    """The messages at offsets [start, end), in chunks. Not each offset has one: markers of
-    transactions, aborted and compacted messages leave gaps.
+    """The messages at offsets [start, end), in chunks. Transaction markers and aborted or compacted
+    messages leave gaps.
 
-    `still` is called when no message comes: SourceError when the topic is not there any more.
-    SourceError: some were deleted. UnavailableError: the cluster does not answer; unless the caller
-    is patient, `still` has told that.
+    It calls `check_topic` when no message arrives, which raises SourceError if the topic is gone.
+    If the caller is not `patient`, `check_topic` raises UnavailableError too. Raises SourceError if
+    messages were deleted, UnavailableError if the cluster does not answer.
     """
-    kafka = client()
+    kafka = kafka_package()
     name = f"{topic}/{partition}"
-    # The client asks for its group by itself. None is joined here, and no right to one is needed.
+    # The client looks up its group unasked. semel joins no group, and needs no right to one.
     of_group = kafka.KafkaError.GROUP_AUTHORIZATION_FAILED
-    with cluster.consumer(**READING) as consumer:
+    with cluster.consumer(**READER_CONFIG) as consumer:
         consumer.assign([kafka.TopicPartition(topic, partition, start)])
-        reached, ended = start, None
-        progress, wanted, asked = time.monotonic(), FIRST, 0
+        reached, end_now = start, None
+        progress, wanted, checks = time.monotonic(), FIRST, 0
         while reached < end:
-            got = consumer.consume(min(wanted, end - reached), timeout=WAIT_SECONDS)
-            good = [message for message in got if message.error() is None]
+            received = consumer.consume(min(wanted, end - reached), timeout=WAIT_SECONDS)
+            good = [message for message in received if message.error() is None]
             if good:
                 reached = good[-1].offset() + 1
                 if reached > end:
                     good = [message for message in good if message.offset() < end]
                 yield good
-                # From here on: how long a task took for them is not the cluster's silence.
-                progress, asked, ended = time.monotonic(), 0, None
+                # The time that the task took for the chunk does not count as silence.
+                progress, checks, end_now = time.monotonic(), 0, None
                 size = sum(map(len, good)) // max(len(good), 1) + 1
                 wanted = min(CHUNK, max(FIRST, 2 * limits.BLOCK_BYTES // size))
-            for message in got:
+            for message in received:
                 error = message.error()
                 if error is not None and error.code() != of_group:
-                    ended = _ended(name, message, error, end)
-                    reached = max(reached, ended)
+                    end_now = _partition_end(name, message, error, end)
+                    reached = max(reached, end_now)
             seconds = time.monotonic() - progress
-            if seconds > (ASK_SECONDS if patient else PLAN_ASKS_SECONDS) * (asked + 1):
-                asked += 1
-                # A cluster that is away is waited for.
+            if seconds > (CHECK_SECONDS if patient else PLAN_CHECK_SECONDS) * (checks + 1):
+                checks += 1
+                # A patient caller waits for an unavailable cluster.
                 with suppress(UnavailableError) if patient else nullcontext():
-                    still()
-            if ended is not None and ended < end and seconds > SHORT_SECONDS:
+                    check_topic()
+            if end_now is not None and end_now < end and seconds > SHORT_SECONDS:
                 raise SourceError(
-                    f"{name!r} ends at offset {ended}, the plan names offsets up to {end}: the "
-                    "cluster lost records"
+                    f"{name!r} ends at offset {end_now}, but the plan has offsets up to {end}: the "
+                    "cluster has lost records"
                 )
             if seconds > SILENT_SECONDS:
-                raise silent(cluster, name, reached)
+                raise silence_error(cluster, name, reached)
 
 
-def silent(cluster: Cluster, name: str, reached: int) -> UnavailableError:
-    """What is said of a partition that gives nothing."""
+def silence_error(cluster: Cluster, name: str, reached: int) -> UnavailableError:
+    """The error for a partition that returns no messages."""
     return UnavailableError(
-        f"{cluster} gave nothing of {name!r} from offset {reached} on for {SILENT_SECONDS} s; "
-        "check that its brokers run"
+        f"{cluster} has returned no message of {name!r} from offset {reached} on for "
+        f"{SILENT_SECONDS} s. Check that its brokers run"
     )
 
 
-def _ended(name: str, message: "Message", error: "KafkaError", end: int) -> int:
-    """The offset before which a reader has seen all there is. Raises what is an error."""
-    if error.code() == client().KafkaError._PARTITION_EOF:
+def _partition_end(name: str, message: "Message", error: "KafkaError", end: int) -> int:
+    """The end of a partition, if the event reports that. Raises any other event as an error."""
+    if error.code() == kafka_package().KafkaError._PARTITION_EOF:
         return message.offset()
     if is_missing(error):
-        raise SourceError(f"{name!r} is not there any more: its topic was deleted")
-    if is_gone(error):
+        raise SourceError(f"{name!r} no longer exists: its topic was deleted")
+    if is_deleted(error):
         raise SourceError(
-            f"{name!r}: offsets before {end} that were planned are not there any more; retention, "
-            "or somebody, has deleted them"
+            f"{name!r}: planned offsets below {end} no longer exist. The topic's retention, or a "
+            "user, has deleted them"
         )
-    raise client().KafkaException(of(f"reading {name!r}", error))
+    raise kafka_package().KafkaException(prefix_error(f"reading {name!r}", error))
 
 
-def is_gone(error: "KafkaError") -> bool:
-    """Whether an error says that an offset, or its partition, is not there any more."""
-    codes = client().KafkaError
-    passed = error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE)
-    return passed or is_missing(error)
+def is_deleted(error: "KafkaError") -> bool:
+    """Whether an error reports that an offset or its partition no longer exists."""
+    codes = kafka_package().KafkaError
+    deleted = error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE)
+    return deleted or is_missing(error)
 
 
 def first_sizes(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> list[int]:
-    """The sizes, in bytes, of some of the first values of a range of offsets; in a plan."""
+    """The sizes in bytes of the first values of a range of offsets. For plans."""
     return [len(message) for message in _first(cluster, topic, partition, start, end)]
 
 
 def first_time(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> float | None:
-    """The earliest timestamp of the same messages, in seconds since 1970; None: they have none."""
+    """The earliest timestamp of the first messages of a range, in seconds since 1970.
+
+    Returns None if they have none.
+    """
     stamps = (m.timestamp() for m in _first(cluster, topic, partition, start, end))
     return min((ms / 1_000 for kind, ms in stamps if kind and ms >= 0), default=None)
 
@@ -151,28 +154,29 @@ def first_time(cluster: Cluster, topic: str, partition: int, start: int, end: in
 def _first(
     cluster: Cluster, topic: str, partition: int, start: int, end: int
 ) -> Sequence["Message"]:
-    found = messages(
-        cluster, topic, partition, start, end, lambda: check_there(cluster, [topic]), patient=False
+    chunks = messages(
+        cluster, topic, partition, start, end, lambda: check_topics(cluster, [topic]), patient=False
     )
     try:
-        return next(found, ())
+        return next(chunks, ())
     finally:
-        found.close()
+        chunks.close()
 
 
-def check_asked(cluster: Cluster, left: Mapping[Place, int], seconds: float) -> None:
-    """While a plan reads partitions, each from an offset on, and gets nothing for some seconds: as
-    `check_there`. UnavailableError: it has got nothing for too long.
+def check_silence(cluster: Cluster, positions: Mapping[Place, int], seconds: float) -> None:
+    """`check_topics` for a plan that has received no message of these partitions for some seconds.
+
+    Raises UnavailableError if the silence lasts too long.
     """
-    check_there(cluster, {topic for topic, _ in left})
+    check_topics(cluster, {topic for topic, _ in positions})
     if seconds > SILENT_SECONDS:
-        (topic, partition), at = next(iter(left.items()))
-        raise silent(cluster, f"{topic}/{partition}", at)
+        (topic, partition), at = next(iter(positions.items()))
+        raise silence_error(cluster, f"{topic}/{partition}", at)
 
 
-def check_there(cluster: Cluster, names: Iterable[str]) -> None:
-    """Ask whether topics are there, as a plan does. FileNotFoundError: look again."""
+def check_topics(cluster: Cluster, names: Iterable[str]) -> None:
+    """Raises FileNotFoundError, for which a plan discovers again, if a topic does not exist."""
     with cluster.admin() as admin:
-        _, missing = ids_of(admin, names)
+        _, missing = topic_ids(admin, names)
     if missing:
         raise FileNotFoundError(missing[0])

@@ -1,99 +1,100 @@
-"""Whether topics can be read here: for `semel check`, in the driver and in tasks."""
+"""Checks for `semel check`, in the driver and in tasks, that topics can be read."""
 
 import time
 from collections.abc import Collection
 
-from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster, client, of
+from semel.clients.kafka.cluster import ANSWER_SECONDS, Cluster, kafka_package, prefix_error
 from semel.clients.kafka.registry import Registry
 from semel.declare.context import Context
 from semel.declare.wording import count
 from semel.errors import SourceError
 from semel.sources import ExecutorCheck
-from semel.sources.kafka.avro import id_of
-from semel.sources.kafka.topics import discover, ids_of, is_missing
+from semel.sources.kafka.avro import schema_id
+from semel.sources.kafka.topics import discover, is_missing, topic_ids
 
 _STEP_SECONDS = 0.1
 
 _REMEDY = (
-    "give that executor what the driver has: `pip install 'semel[kafka]'` (with Avro 'semel[avro]' "
-    "too), the variables of the connections (AIRFLOW_CONN_...), the files that they name, and a "
-    "way to each broker"
+    "that executor needs the same as the driver: `pip install 'semel[kafka]'` (for Avro also "
+    "'semel[avro]'), the connections' variables (AIRFLOW_CONN_...), the files that they name, and "
+    "access to each broker"
 )
 
 
 def probe(context: Context, cluster: Cluster) -> tuple[str, ExecutorCheck]:
-    """As `Source.probe`. Executors are to read a message of each topic too."""
-    shown = discover(cluster, context.declared)
-    if shown.missing:
+    """As `Source.probe`. Executors read a message of each topic, too."""
+    listing = discover(cluster, context.declared)
+    if listing.missing:
         raise SourceError(
-            f"{cluster} has no topic {', '.join(shown.missing)}, or its user may not see it"
+            f"{cluster} has no topic {', '.join(listing.missing)}, or its user may not describe it"
         )
-    names = tuple(sorted({one.topic for one in shown.items}))
+    names = tuple(sorted({item.topic for item in listing.items}))
     declared = context.declared.registry
-    values = cluster.connection, cluster.servers, names, declared
-    look(*values)
+    arguments = cluster.connection, cluster.servers, names, declared
+    check_access(*arguments)
     topics = count(len(names), "topic")
-    told = (
-        f"{count(len(shown.items), 'partition')} of {topics} of {context.name} in {cluster}: a "
-        "message of each topic was read, or it has none"
+    report = (
+        f"{count(len(listing.items), 'partition')} of {topics} of {context.name} in {cluster}: "
+        "semel can read each topic"
     ) + (f"; {Registry.of(declared)} answers" if declared else "")
-    return told, ExecutorCheck("topics", __name__, values, f"{topics} read", _REMEDY)
+    return report, ExecutorCheck("topics", __name__, arguments, f"{topics} read", _REMEDY)
 
 
-def look(
+def check_access(
     connection: str | None, servers: str | None, topics: Collection[str], declared: str | None
 ) -> None:
-    """Fetch a message of each topic of a cluster, or find that its first partition has none; of the
-    declared registry the schemas that they name.
+    """Fetch a message from the first partition of each topic, and the schemas that they name.
 
-    SourceError: a topic is not there, or a schema. Others: see cluster.meaning and Registry.find.
+    Raises SourceError if a topic or schema does not exist. For other errors see `cluster.meaning`
+    and `Registry.find`.
     """
     cluster = Cluster(connection=connection, servers=servers)
     registry = Registry.of(declared)
-    found = _first(cluster, topics)
+    values = _first_values(cluster, topics)
     if registry is None:
         return
-    named = {topic: id_of(value) for topic, value in found.items() if value is not None}
-    with registry.client() as asked:
-        for topic, number in named.items():
-            if number is not None and registry.find(asked, number) is None:
+    schema_ids = {topic: schema_id(value) for topic, value in values.items() if value is not None}
+    with registry.client() as connected:
+        for topic, number in schema_ids.items():
+            if number is not None and registry.find(connected, number) is None:
                 raise SourceError(
-                    f"{registry} has no schema {number}, which a message of {topic!r} names; "
-                    "correct source.registry"
+                    f"{registry} has no schema {number}, which a message of {topic!r} names. "
+                    "Correct source.registry"
                 )
-        if not any(named.values()):
-            # Whether it has one is all the same: it answers.
-            registry.find(asked, 1)
+        if not any(schema_ids.values()):
+            # Any answer is fine: the registry is reachable.
+            registry.find(connected, 1)
 
 
-def _first(cluster: Cluster, topics: Collection[str]) -> dict[str, bytes | None]:
-    """A value of each topic that has a message in its first partition."""
-    kafka = client()
+def _first_values(cluster: Cluster, topics: Collection[str]) -> dict[str, bytes | None]:
+    """A value from the first partition of each topic that has a message there."""
+    kafka = kafka_package()
     codes = kafka.KafkaError
-    # A reader of a topic that its user may not see waits for it in silence.
+    # A consumer would wait silently for a topic that its user may not describe.
     with cluster.admin() as admin:
-        _, missing = ids_of(admin, topics)
+        _, missing = topic_ids(admin, topics)
     if missing:
         raise SourceError(f"{cluster} has no topic {', '.join(map(repr, missing))}")
-    found: dict[str, bytes | None] = {}
-    left, deadline = set(topics), time.monotonic() + ANSWER_SECONDS
+    values: dict[str, bytes | None] = {}
+    pending, deadline = set(topics), time.monotonic() + ANSWER_SECONDS
     with cluster.consumer(
         isolation_level="read_uncommitted", enable_partition_eof=True, auto_offset_reset="earliest"
     ) as consumer:
         consumer.assign([kafka.TopicPartition(t, 0, kafka.OFFSET_BEGINNING) for t in topics])
-        while left:
-            for message in consumer.consume(len(left), timeout=_STEP_SECONDS):
+        while pending:
+            for message in consumer.consume(len(pending), timeout=_STEP_SECONDS):
                 error = message.error()
                 if error is None:
-                    found.setdefault(message.topic(), message.value())
+                    values.setdefault(message.topic(), message.value())
                 if error is None or error.code() == codes._PARTITION_EOF:
-                    left.discard(message.topic())
+                    pending.discard(message.topic())
                 elif is_missing(error):
-                    raise SourceError(f"{cluster} has no topic {message.topic()!r} any more")
-                elif error.code() != codes.GROUP_AUTHORIZATION_FAILED:  # None is joined.
-                    raise kafka.KafkaException(of(f"reading topic {message.topic()!r}", error))
+                    raise SourceError(f"{cluster} no longer has a topic {message.topic()!r}")
+                elif error.code() != codes.GROUP_AUTHORIZATION_FAILED:  # semel joins no group.
+                    named = prefix_error(f"reading topic {message.topic()!r}", error)
+                    raise kafka.KafkaException(named)
             if time.monotonic() > deadline:
-                named = ", ".join(map(repr, sorted(left)))
-                late = codes(codes._TIMED_OUT, f"no message of the topics {named} came")
+                named = ", ".join(map(repr, sorted(pending)))
+                late = codes(codes._TIMED_OUT, f"no message of the topics {named} arrived")
                 raise kafka.KafkaException(late)
-    return found
+    return values

@@ -1,5 +1,4 @@
-"""Messages become blocks of records: the columns of their values, and those of what is beside them.
-"""
+"""Turns messages into blocks of records: columns of the value, key, timestamp and headers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
@@ -16,7 +15,7 @@ from semel.formats.selection import Selection
 from semel.sources.kafka.avro import Avro
 from semel.sources.kafka.spec import KafkaSourceSpec
 from semel.sources.messages import ALL
-from semel.sources.values import Values, lines_of
+from semel.sources.values import Values, record_lines
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -26,20 +25,20 @@ class MessageBlocks:
     """Turns the messages of one split into blocks, in one pass."""
 
     def __init__(self, context: Context, name: str) -> None:
-        """`name`: the partition that they are of."""
+        """`name`: the source partition of the messages."""
         self._source: KafkaSourceSpec = context.declared
         self._values = Values(context)
         registry = Registry.of(self._source.registry)
         self._avro = Avro(registry, name, context.limits.unknown_schemas_max) if registry else None
-        self._streams = {name: _Stream() for name in (OFFSET, "", *self._source.beside)}
+        self._streams = {name: _Stream() for name in (OFFSET, "", *self._source.unparsed_columns)}
 
     def close(self) -> None:
-        """End what was opened to read values."""
+        """Close the connection to the Schema Registry."""
         if self._avro is not None:
             self._avro.close()
 
     def digests(self) -> Iterable[bytes]:
-        """What was read, however it came in chunks."""
+        """Digests of the messages that were read, independent of the chunks."""
         return (part for stream in self._streams.values() for part in stream.digests())
 
     def block(self, chunk: Sequence["Message"], selection: Selection | None = None) -> Block:
@@ -47,26 +46,26 @@ class MessageBlocks:
         offsets = np.fromiter((m.offset() for m in chunk), np.int64, len(chunk))
         values = [m.value() for m in chunk]
         beside = self._beside(chunk)
-        self._streams[OFFSET].fixed(offsets)
+        self._streams[OFFSET].add_fixed(offsets)
         self._streams[""].add(values)
-        # 1. Messages without a value are records only where that is declared. Of the records, some
-        #    may be left out.
+        # 1. Messages without a value are records only if `tombstones: keep` is declared. The
+        #    selection may leave records out.
         null = np.fromiter((value is None for value in values), bool, len(values))
         keep = self._source.tombstones == "keep"
         tombstones = 0 if keep else int(null.sum())
         records = np.ones(len(values), bool) if keep else ~null
-        taken = records if selection is None else records & selection.takes(offsets)
-        bytes_read, left_out = sum(map(len, filter(None, values))), offsets[records & ~taken]
-        if not taken.all():
-            values, offsets = list(compress(values, taken.tolist())), offsets[taken]
-            beside = {name: column.filter(pa.array(taken)) for name, column in beside.items()}
-            null = null[taken]
-        lines = lines_of([value or b"" for value in values], offsets)
+        selected = records if selection is None else records & selection.takes(offsets)
+        bytes_read, left_out = sum(map(len, filter(None, values))), offsets[records & ~selected]
+        if not selected.all():
+            values, offsets = list(compress(values, selected.tolist())), offsets[selected]
+            beside = {name: column.filter(pa.array(selected)) for name, column in beside.items()}
+            null = null[selected]
+        lines = record_lines([value or b"" for value in values], offsets)
         # 2. The values.
         text, unread = None, {}
         if self._avro is not None:
             texts, unread = self._avro.texts(values)
-            text = lines_of(texts, offsets)
+            text = record_lines(texts, offsets)
         return self._values.block(
             lines,
             beside,
@@ -79,7 +78,7 @@ class MessageBlocks:
         )
 
     def _beside(self, chunk: Sequence["Message"]) -> dict[str, pa.Array]:
-        """The columns that are not of the value, as they come: bytes, or lists of headers."""
+        """The raw columns of key, timestamp and headers: bytes, or lists of headers."""
         source, columns = self._source, {}
         if source.key:
             keys = [m.key() for m in chunk]
@@ -88,9 +87,9 @@ class MessageBlocks:
         if source.timestamp:
             stamps = [m.timestamp() for m in chunk]
             times = np.fromiter((ms if kind else -1 for kind, ms in stamps), np.int64, len(chunk))
-            self._streams[source.timestamp].fixed(times)
-            known = pa.array(times, mask=times < 0)
-            columns[source.timestamp] = known.cast(pa.timestamp("ms", "UTC"))
+            self._streams[source.timestamp].add_fixed(times)
+            masked = pa.array(times, mask=times < 0)
+            columns[source.timestamp] = masked.cast(pa.timestamp("ms", "UTC"))
         if source.headers:
             headers = [m.headers() or [] for m in chunk]
             for column, name in source.headers.items():
@@ -101,16 +100,16 @@ class MessageBlocks:
         self, column: str, name: str, headers: list[list[tuple[str, bytes | None]]]
     ) -> pa.Array:
         if name == ALL:
-            self._streams[column].add([repr(found).encode() for found in headers])
+            self._streams[column].add([repr(pairs).encode() for pairs in headers])
             kind = self._values.type_of(column)
             return pa.array([[{"key": k, "value": v} for k, v in h] for h in headers], kind)
-        values = [dict(found).get(name) for found in headers]
+        values = [dict(pairs).get(name) for pairs in headers]
         self._streams[column].add(values)
         return pa.array(values, pa.binary())
 
 
 class _Stream:
-    """Hashes a column of values that comes in chunks, wherever these are cut."""
+    """Hashes a column that arrives in chunks; the digest does not depend on their sizes."""
 
     def __init__(self) -> None:
         self._bytes, self._lengths = xxhash.xxh3_128(), xxhash.xxh3_128()
@@ -120,7 +119,7 @@ class _Stream:
         lengths = (-1 if value is None else len(value) for value in values)
         self._lengths.update(np.fromiter(lengths, np.int64, len(values)).tobytes())
 
-    def fixed(self, values: np.ndarray) -> None:
+    def add_fixed(self, values: np.ndarray) -> None:
         self._lengths.update(values.tobytes())
 
     def digests(self) -> Iterator[bytes]:

@@ -1,6 +1,6 @@
-"""Kafka as a source: a source partition is a partition of a topic, and a position an offset.
+"""Kafka as a source: a source partition is a partition of a topic, and a position is an offset.
 
-The topic's id belongs to its identity, so that a topic that was made anew is another one.
+The topic's id is part of the identity, so a recreated topic is another one.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -25,7 +25,7 @@ from semel.sources import (
     Source,
     Window,
 )
-from semel.sources.kafka import claimed, epochs, matching, probe, topics
+from semel.sources.kafka import claim_checks, epochs, matching, probe, topics
 from semel.sources.kafka.matching import PartitionOffer
 from semel.sources.kafka.messages import first_time, messages
 from semel.sources.kafka.records import MessageBlocks
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 
 SPLIT_OFFSETS = 200_000
-"""Offsets that one task reads: some 40 MB of small messages."""
+"""Offsets per task: some 40 MB of small messages."""
 
 
 def opened(context: Context) -> "KafkaSource":
-    """The topics of the cluster."""
+    """The source that a pipeline declares."""
     source = context.declared
     cluster = Cluster(connection=source.connection, servers=source.bootstrap_servers)
     return KafkaSource(context=context, cluster=cluster)
@@ -60,11 +60,11 @@ class KafkaSource(Source):
     def discover(self) -> ShownTopics:
         return topics.discover(self.cluster, self.context.declared)
 
-    def match(self, shown: ShownTopics, known: LedgerView, window: Window) -> MatchResult:
-        return matching.match(self.context, self.cluster, shown, known, window)
+    def match(self, listing: ShownTopics, ledger: LedgerView, window: Window) -> MatchResult:
+        return matching.match(self.context, self.cluster, listing, ledger, window)
 
     def refuse_lost(self, gone: LostRange, spans: list[tuple[int, int]]) -> Refusal:
-        return matching.gone(self.context, gone, spans)
+        return matching.lost_refusal(self.context, gone, spans)
 
     # Keeps P6.
     def last_record_end(
@@ -73,10 +73,10 @@ class KafkaSource(Source):
         return min(end, start + max(room, 1 if first else 0))
 
     def capacity(self, offers: Sequence[Offer]) -> int:
-        return claimed.room(self.context, self.cluster, offers)
+        return claim_checks.batch_capacity(self.context, self.cluster, offers)
 
     def evidence(self, offer: PartitionOffer, end: int) -> Evidence:
-        return epochs.evidence(offer.found.topic_id, offer.found.extent)
+        return epochs.evidence(offer.topic_partition.topic_id, offer.topic_partition.extent)
 
     def accept(
         self,
@@ -88,36 +88,38 @@ class KafkaSource(Source):
         start: int,
         is_open: bool,
     ) -> Acceptance | None:
-        place = self.context, self.cluster, known, name
-        return matching.word(*place, same=same, start=start, is_open=is_open)
+        arguments = self.context, self.cluster, known, name
+        return matching.accept_partition(*arguments, same=same, start=start, is_open=is_open)
 
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
-        return claimed.locate(self.discover(), partitions)
+        return claim_checks.locate_partitions(self.discover(), partitions)
 
     def first_time(self, name: str, start: int, end: int) -> float | None:
-        return first_time(self.cluster, *claimed.place_of(name), start, end)
+        return first_time(self.cluster, *claim_checks.place_of(name), start, end)
 
     def check(self, claims: Collection[Claim], batch_id: int) -> None:
-        claimed.check(self.cluster, claims, batch_id)
+        claim_checks.check_claims(self.cluster, claims, batch_id)
 
     def acknowledge(self, settled: Sequence[SettledPartition]) -> str | None:
-        return claimed.acknowledge(self.cluster, self.context.declared.consumer_group, settled)
+        group = self.context.declared.consumer_group
+        return claim_checks.commit_group_offsets(self.cluster, group, settled)
 
     def read(
         self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
     ) -> "Iterator[Block]":
-        topic, partition = claimed.place_of(split.claim.name)
+        topic, partition = claim_checks.place_of(split.claim.name)
 
-        def still() -> None:
-            claimed.check_topic(self.cluster, split.claim, batch_id)
+        def check_topic() -> None:
+            claim_checks.check_topic(self.cluster, split.claim, batch_id)
 
-        still()
+        check_topic()
         with closing(MessageBlocks(self.context, split.claim.name)) as records:
-            for chunk in messages(self.cluster, topic, partition, split.start, split.end, still):
-                claimed.check_written(split.claim, chunk, batch_id)
+            offsets = split.start, split.end
+            for chunk in messages(self.cluster, topic, partition, *offsets, check_topic):
+                claim_checks.check_written(split.claim, chunk, batch_id)
                 yield records.block(chunk, selection)
-        # Keeps KS1. It may have been made anew while it was read.
-        still()
+        # Keeps KS1. The topic may have been recreated during the read.
+        check_topic()
         for part in records.digests():
             digest.update(part)
 

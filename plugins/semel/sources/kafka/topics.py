@@ -1,4 +1,4 @@
-"""What a cluster shows of the declared topics: partitions, and the offsets that can be read."""
+"""Lists the declared topics of a cluster: their partitions, and the readable offsets."""
 
 import re
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from semel.clients.kafka.cluster import (
     ANSWER_SECONDS,
     Cluster,
-    answered,
-    client,
-    listed,
-    of,
-    offsets_of,
+    await_answer,
+    kafka_package,
+    prefix_error,
+    query_offsets,
+    query_topics,
 )
 from semel.sources import Refusal, SourceListing
 from semel.sources.kafka.spec import KafkaSourceSpec
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
 _INTERNAL = "__"
-"""Topics of Kafka's own begin so; a pattern does not find them."""
+"""The prefix of Kafka's internal topics, which a pattern never matches."""
 
 
 Place = tuple[str, int]
-"""A topic's name, and a partition of it."""
+"""A topic's name and a partition number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extent:
-    """Records of a partition that can be read are in [low, end): what is before was deleted.
+    """The readable offsets of a partition are [low, end); lower ones were deleted.
 
-    `epoch`: the number of the leader that said so, which grows with each leader; None: the cluster
-    gives its leaders none.
+    `epoch`: the epoch of the leader that reported this, which grows with each leader. None if the
+    cluster does not number its leaders.
     """
 
     low: int
@@ -47,8 +47,8 @@ class Extent:
 class FoundPartition:
     """One partition of a topic, as it is now.
 
-    What is behind the `extent` belongs to an open transaction, up to `high`. The topic's id is
-    another one once it was made anew.
+    Offsets from the end of `extent` to `high` belong to open transactions. A recreated topic has
+    another `topic_id`.
     """
 
     topic: str
@@ -57,7 +57,7 @@ class FoundPartition:
     extent: Extent
     high: int
     when: datetime | None = None
-    """A partition has no time of its own: its records have."""
+    """Always None, because the records of a partition have times of their own."""
 
     @property
     def low(self) -> int:
@@ -81,32 +81,32 @@ class FoundPartition:
 
     @property
     def fingerprint(self) -> str:
-        # Keeps KS9. Under another leader the same offsets may have other records.
+        # Keeps KS9. Another leader may have other records at the same offsets.
         ends = str(self.end) if self.end == self.high else f"{self.end}, open to {self.high}"
         return ends if self.extent.epoch is None else f"{ends}, leader {self.extent.epoch}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownTopics(SourceListing):
-    """All partitions of the topics that are there; `missing`: declared ones that are not."""
+    """All partitions of the existing topics. `missing`: declared topics that do not exist."""
 
     items: list[FoundPartition]
     missing: tuple[str, ...]
 
 
 def discover(cluster: Cluster, source: KafkaSourceSpec) -> ShownTopics:
-    """As `Source.discover`. UnavailableError, TerminalError: see cluster.meaning."""
+    """As `Source.discover`. For its errors see `cluster.meaning`."""
     with cluster.admin() as admin:
         names = source.topics or _matching(admin, source.pattern)
-        ids, missing = ids_of(admin, names)
+        ids, missing = topic_ids(admin, names)
         places = [(topic, part) for topic, (_, parts) in ids.items() for part in parts]
-        there, high = extents(admin, places), offsets(admin, places, "high")
-    found = [
+        extent_of, high = extents(admin, places), offsets(admin, places, "high")
+    items = [
         FoundPartition(
             topic=topic,
             topic_id=ids[topic][0],
             partition=part,
-            extent=there[topic, part],
+            extent=extent_of[topic, part],
             high=high[topic, part],
         )
         for topic, part in places
@@ -115,44 +115,45 @@ def discover(cluster: Cluster, source: KafkaSourceSpec) -> ShownTopics:
         Refusal(
             name=name,
             reason="missing",
-            detail="the cluster has no such topic, or the connection's user may not see it; make "
-            "it, or correct source.topics",
+            detail="the cluster has no such topic, or the connection's user may not describe it. "
+            "Create it, or correct source.topics",
         )
         for name in missing
     ]
-    return ShownTopics(items=found, refused=refused, missing=missing)
+    return ShownTopics(items=items, refusals=refused, missing=missing)
 
 
 def _matching(admin: "AdminClient", pattern: str) -> list[str]:
-    """The topics of which the whole name matches."""
-    own = re.compile(pattern)
-    return sorted(n for n in listed(admin) if own.fullmatch(n) and not n.startswith(_INTERNAL))
+    """The topics whose whole name matches, without internal ones."""
+    matches = re.compile(pattern).fullmatch
+    return sorted(n for n in query_topics(admin) if matches(n) and not n.startswith(_INTERNAL))
 
 
-def ids_of(
+def topic_ids(
     admin: "AdminClient", names: Iterable[str]
 ) -> tuple[dict[str, tuple[str, list[int]]], tuple[str, ...]]:
-    """The id and the partitions of each topic; and the names of those that are not there."""
-    kafka = client()
-    asked = kafka.TopicCollection(list(names))
-    found, missing = {}, []
-    for name, future in admin.describe_topics(asked, request_timeout=ANSWER_SECONDS).items():
+    """The id and the partitions of each topic, and the names of topics that do not exist."""
+    kafka = kafka_package()
+    topics = kafka.TopicCollection(list(names))
+    described_topics, missing = {}, []
+    for name, future in admin.describe_topics(topics, request_timeout=ANSWER_SECONDS).items():
         try:
-            described = answered(admin, future)
+            described = await_answer(admin, future)
         except kafka.KafkaException as error:
             if not is_missing(error.args[0]):
-                raise kafka.KafkaException(of(f"topic {name!r}", error.args[0])) from error
+                named = prefix_error(f"topic {name!r}", error.args[0])
+                raise kafka.KafkaException(named) from error
             missing.append(name)
             continue
-        # As in URLs: an identity must not hold two slashes.
+        # URL-safe base64, because an identity must not contain a second slash.
         topic_id = str(described.topic_id).replace("/", "_").replace("+", "-")
-        found[name] = topic_id, sorted(p.id for p in described.partitions)
-    return found, tuple(missing)
+        described_topics[name] = topic_id, sorted(p.id for p in described.partitions)
+    return described_topics, tuple(missing)
 
 
 def is_missing(error: "KafkaError") -> bool:
-    """Whether an error says that a topic, or a partition of it, is not there."""
-    codes = client().KafkaError
+    """Whether an error reports that a topic or partition does not exist."""
+    codes = kafka_package().KafkaError
     return error.code() in (
         codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_TOPIC, codes._UNKNOWN_PARTITION,
         codes.UNKNOWN_TOPIC_ID,
@@ -160,57 +161,57 @@ def is_missing(error: "KafkaError") -> bool:
 
 
 def extents(admin: "AdminClient", places: Iterable[Place]) -> dict[Place, Extent]:
-    """What of each partition a committed reader can read."""
-    low, end = offsets(admin, places, "low"), _answers(admin, places, "end")
+    """The offsets of each partition that a `read_committed` consumer can read."""
+    low, end = offsets(admin, places, "low"), _list_offsets(admin, places, "end")
     return {
-        place: Extent(low=low[place], end=told.offset, epoch=epoch_of(told.leader_epoch))
-        for place, told in end.items()
+        place: Extent(low=low[place], end=answer.offset, epoch=epoch_of(answer.leader_epoch))
+        for place, answer in end.items()
     }
 
 
-def epoch_of(told: int | None) -> int | None:
-    """An epoch as the client tells it, which has two ways to say that there is none."""
-    return None if told is None or told < 0 else told
+def epoch_of(epoch: int | None) -> int | None:
+    """Returns None for a missing epoch, for which the client returns None or -1."""
+    return None if epoch is None or epoch < 0 else epoch
 
 
 def offsets(
     admin: "AdminClient", places: Iterable[Place], which: "str | datetime"
 ) -> dict[Place, int]:
-    """One offset of each partition, all of them asked at once.
+    """One offset of each partition, in one request.
 
-    `which`: `low`, the first that can be read; `end`, behind the last one that a committed reader
-    may see; `high`, behind the last one there is; or the first of a record that is not older than a
-    time, -1 where there is none.
+    `which`: `low`, the first readable offset; `end`, the one after the last that a `read_committed`
+    consumer may see; `high`, the one after the last; or a time, for the first offset that is not
+    older, -1 if there is none.
     """
-    return {place: told.offset for place, told in _answers(admin, places, which).items()}
+    return {place: answer.offset for place, answer in _list_offsets(admin, places, which).items()}
 
 
-def _answers(
+def _list_offsets(
     admin: "AdminClient", places: Iterable[Place], which: "str | datetime"
 ) -> "dict[Place, ListOffsetsResultInfo]":
-    """As `offsets`: all that is told."""
-    kafka = client()
+    """As `offsets`, but with the complete answers, which include the leader's epoch."""
+    kafka = kafka_package()
     from confluent_kafka.admin import OffsetSpec
 
     if isinstance(which, datetime):
         spec = OffsetSpec.for_timestamp(milliseconds(which))
     else:
         spec = OffsetSpec.earliest() if which == "low" else OffsetSpec.latest()
-    asked: dict[Any, Any] = {kafka.TopicPartition(*place): spec for place in places}
-    found = offsets_of(admin, asked, committed=which == "end")
-    return {(at.topic, at.partition): found[at] for at in asked}
+    specs: dict[Any, Any] = {kafka.TopicPartition(*place): spec for place in places}
+    answers = query_offsets(admin, specs, committed=which == "end")
+    return {(at.topic, at.partition): answers[at] for at in specs}
 
 
 def milliseconds(when: datetime) -> int:
-    """A time as a message has it. Kafka knows none before 1970."""
+    """A time in milliseconds since 1970, as in a message; 0 for an earlier one."""
     return max(0, round(when.timestamp() * 1000))
 
 
 def newest(admin: "AdminClient", places: Iterable[Place]) -> dict[Place, int]:
-    """The newest timestamp of each partition, in milliseconds; -1 where it has no record."""
-    kafka = client()
+    """The newest timestamp of each partition, in milliseconds since 1970; -1 if it is empty."""
+    kafka = kafka_package()
     from confluent_kafka.admin import OffsetSpec
 
-    asked = {kafka.TopicPartition(*place): OffsetSpec.max_timestamp() for place in places}
-    found = offsets_of(admin, asked, committed=False)
-    return {(at.topic, at.partition): found[at].timestamp for at in asked}
+    specs = {kafka.TopicPartition(*place): OffsetSpec.max_timestamp() for place in places}
+    answers = query_offsets(admin, specs, committed=False)
+    return {(at.topic, at.partition): answers[at].timestamp for at in specs}

@@ -1,7 +1,7 @@
-"""Objects as the audit reads them again: what is claimed of each is fetched into a file, by its
-etag, and read there as the audit reads files.
+"""The audit's reader of objects: it fetches the claimed bytes of an object by its etag into a file,
+and reads that as the audit reads files.
 
-It shares with stage the client that fetches, and nothing of how records are found.
+It shares only the client with stage: it splits bytes into records by its own code.
 """
 
 import errno
@@ -20,7 +20,7 @@ from semel.formats.table import source_format
 from semel.model.batch import Claim
 from semel.sources.files.audit import header_of, lines
 from semel.sources.objects.spec import ObjectsSourceSpec
-from semel.sources.reread import Auditor, ClaimedRecords, RecordsLostError, csv_of, in_order
+from semel.sources.reread import Auditor, ClaimedRecords, RecordsLostError, csv_options, text_columns
 from semel.sources.sealed.audit import ClaimedParts
 
 _CHUNK_BYTES = 8 << 20
@@ -28,19 +28,19 @@ _EVIDENCE = {"bytes": int, "etag": str, "content": str}
 
 
 def opened(source: ObjectsSourceSpec, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:  # noqa: ARG001
-    """What fetches claimed objects from where their batches declare."""
+    """An auditor that fetches each object from the store that its batch declares."""
     return closing(_Objects())
 
 
 class _Objects(Auditor):
-    """Fetches one claim after the other."""
+    """Fetches one claim at a time."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="semel-audit-")
         self._parts = ClaimedParts(list)
 
     def close(self) -> None:
-        """End what was opened to read."""
+        """Close all readers, and delete the fetched files."""
         self._parts.close()
         self._folder.cleanup()
 
@@ -48,24 +48,22 @@ class _Objects(Auditor):
         self, claim: Claim, batch: int, source: ObjectsSourceSpec, record_id: Collection[str]
     ) -> tuple[tuple[str, ...], Iterator[ClaimedRecords]]:
         if {key: type(claim.evidence.get(key)) for key in _EVIDENCE} != _EVIDENCE:
-            raise CorruptionError(f"the claim of {claim.name!r} has no evidence of an object")
+            raise CorruptionError(f"the claim of {claim.name!r} lacks the evidence of an object")
         size = claim.evidence["bytes"]
         if source_format(source.format).sealed:
-            path = self._fetched(claim, source, (0, size))
+            path = self._fetch(claim, source, (0, size))
             rows = self._parts.rows(path, claim, batch, source, record_id, size=size)
-            return (), _removing(path, rows)
-        csv, packed = csv_of(source), claim.name.endswith((".gz", ".zst"))
+            return (), _remove_after(path, rows)
+        csv, packed = csv_options(source), claim.name.endswith((".gz", ".zst"))
         spans = [(claim.start, claim.end)]
         if csv and claim.start:
             spans.append((0, min(claim.start, limits.CSV_HEADER_BYTES_MAX)))
-        path = self._fetched(claim, source, *spans)
-        header = header_of(str(path), csv) if csv else in_order(source)
-        return header, _removing(path, lines(batch, claim, str(path), csv, to_end=packed))
+        path = self._fetch(claim, source, *spans)
+        header = header_of(str(path), csv) if csv else text_columns(source)
+        return header, _remove_after(path, lines(batch, claim, str(path), csv, to_end=packed))
 
-    def _fetched(self, claim: Claim, source: ObjectsSourceSpec, *spans: tuple[int, int]) -> Path:
-        """A file with these bytes of an object at their places, all else a hole; unpacked, where
-        it is zstd.
-        """
+    def _fetch(self, claim: Claim, source: ObjectsSourceSpec, *spans: tuple[int, int]) -> Path:
+        """Fetch ranges of an object into a sparse file, at their own offsets. Decompress zstd."""
         store = Store(source.url, source.connection)
         end = ".gz" if claim.name.endswith(".gz") else ""
         path = Path(self._folder.name, f"object{end}")
@@ -81,11 +79,11 @@ class _Objects(Auditor):
         except FileNotFoundError as error:
             if error.errno == errno.ENOENT:
                 raise RecordsLostError(f"{claim.name!r} was deleted from {source.url}") from error
-            raise SourceError(f"{claim.name!r} is another object than was read") from error
-        return _unpacked(path, claim) if claim.name.endswith(".zst") else path
+            raise SourceError(f"{claim.name!r} was replaced since its batch read it") from error
+        return _unpack(path, claim) if claim.name.endswith(".zst") else path
 
 
-def _unpacked(path: Path, claim: Claim) -> Path:
+def _unpack(path: Path, claim: Claim) -> Path:
     content = path.with_name("content")
     try:
         with pa.input_stream(str(path), compression="zstd") as packed, open(content, "wb") as file:
@@ -99,8 +97,8 @@ def _unpacked(path: Path, claim: Claim) -> Path:
     return content
 
 
-def _removing(path: Path, pieces: Iterator[ClaimedRecords]) -> Iterator[ClaimedRecords]:
-    """The same; the file goes at the end, so that one object at a time is on disk."""
+def _remove_after(path: Path, pieces: Iterator[ClaimedRecords]) -> Iterator[ClaimedRecords]:
+    """Yield the pieces, then delete the file, so that only one object is on disk at a time."""
     try:
         yield from pieces
     finally:

@@ -1,4 +1,4 @@
-"""What is in an object: bytes of the version that was listed, read range by range."""
+"""The content of an object: range requests for the version that was listed."""
 
 import gzip
 import io
@@ -10,29 +10,29 @@ from semel.clients.objects.file import ObjectFile
 from semel.sources.files.content import Content
 
 _READ_AHEAD_BYTES = 4 << 20
-"""Bytes of one request where a packed object is unpacked from its start to its end."""
+"""Bytes of one request when semel decompresses an object from start to end."""
 
 _PACKED = {".gz": "gzip", ".zst": "zstd"}
 
 
 def packing(key: str) -> str | None:
-    """How an object is packed, by its key."""
+    """The compression of an object, by the ending of its key. None if it is not compressed."""
     return next((how for end, how in _PACKED.items() if key.endswith(end)), None)
 
 
 class ObjectContent(Content):
-    """The bytes of an object, for who looks for the ends of lines."""
+    """The bytes of an object, to find the ends of its lines."""
 
     def __init__(self, file: ObjectFile) -> None:
         self._file, self.size, self.head = file, file.size, b""
 
     def read(self, start: int, length: int) -> bytes:
-        return self._file.at(start, length)
+        return self._file.read_at(start, length)
 
 
 @contextmanager
-def unpacked(file: ObjectFile) -> Iterator[BinaryIO]:
-    """An object's file, or what it unpacks to, which is read from its start to its end."""
+def open_unpacked(file: ObjectFile) -> Iterator[BinaryIO]:
+    """An object's file; if it is compressed, a stream of its content."""
     how = packing(file.name)
     if how is None:
         yield file  # type: ignore[misc]
@@ -42,12 +42,12 @@ def unpacked(file: ObjectFile) -> Iterator[BinaryIO]:
         with gzip.GzipFile(filename=file.name, fileobj=ahead, mode="rb") as stream:  # type: ignore[arg-type]
             yield stream  # type: ignore[misc]
         return
-    with Zstd(ahead, file.name) as stream:
+    with ZstdStream(ahead, file.name) as stream:
         yield stream  # type: ignore[misc]
 
 
-class Zstd(io.RawIOBase):
-    """What frames of zstd unpack to. OSError without errno: they are damaged, or cut off."""
+class ZstdStream(io.RawIOBase):
+    """The content of zstd frames. Raises OSError without errno if they are damaged or truncated."""
 
     def __init__(self, packed: BinaryIO, name: str) -> None:
         import pyarrow as pa

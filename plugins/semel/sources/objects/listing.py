@@ -1,4 +1,4 @@
-"""What a store lists now, as parts: whole, or only what a plan needs to see."""
+"""Lists the objects of a store as parts: all of them, or only those that a plan needs."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,8 +20,7 @@ from semel.sources.sealed.parts import PartListing, SealedPart
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectPart(SealedPart):
-    """An object as it was listed. `etag`: what each read of it names. `doubtful`: the last plan
-    refused it.
+    """An object as it was listed. Each read names its `etag`. `doubtful`: the last plan refused it.
     """
 
     etag: str
@@ -31,16 +30,16 @@ class ObjectPart(SealedPart):
 
 @dataclass(frozen=True, kw_only=True)
 class KeyScope:
-    """Which keys are listed. `folders`: those below one of these; None: all. `after`: those that
-    are greater; None: all.
+    """The keys to list. `folders`: only keys below these. `start_after`: only greater keys. None
+    means all keys.
     """
 
     folders: tuple[str, ...] | None = None
-    after: str | None = None
+    start_after: str | None = None
 
     def __contains__(self, key: str) -> bool:
         within = self.folders is None or key.startswith(tuple(f"{f}/" for f in self.folders))
-        return within and (self.after is None or key > self.after)
+        return within and (self.start_after is None or key > self.start_after)
 
 
 _COLUMNS = pa.schema({
@@ -51,12 +50,12 @@ _ROWS_AT_ONCE, _PAGES_AT_ONCE = 10_000, 50
 
 
 class ObjectParts(Sequence[ObjectPart]):
-    """Listed objects as columns, in their order: a million take 150 MB so, not a gigabyte, and most
-    are settled, so that nobody asks for more than how they look.
+    """Listed objects as columns, in their order. A million of them take 150 MB instead of a
+    gigabyte; most are settled, so a plan needs only their signatures.
     """
 
     def __init__(self, rows: pa.Table, order: Sequence[str]) -> None:
-        """`rows`: of _COLUMNS. `order`: the columns that they are ordered by."""
+        """`rows` has _COLUMNS. `order` names the columns to sort by."""
         self.names = rows.column("name")
         self._rows = rows
         self._order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in order])
@@ -74,24 +73,24 @@ class ObjectParts(Sequence[ObjectPart]):
             return self[at : at + 1][0]
         return _parts(self._rows.take(self._order[at]))
 
-    def some(self, places: pa.Array) -> list[ObjectPart]:
-        """Those at some places."""
+    def at_places(self, places: pa.Array) -> list[ObjectPart]:
+        """The objects at these places of the order."""
         return _parts(self._rows.take(self._order.take(places)))
 
     def signatures(self) -> Iterator[str]:
-        """As `SourceListing.signatures`, from the columns, without an object for each."""
+        """As `SourceListing.signatures`, without a Python object for each part."""
         for at in range(0, len(self), _ROWS_AT_ONCE):
             rows = self._rows.take(self._order[at : at + _ROWS_AT_ONCE])
             name, length = rows["name"], rows["length"].cast(pa.large_string())
             etag = pc.replace_substring(rows["etag"], "/", "|")
             colon, slashes = pa.scalar(":", pa.large_string()), pa.scalar("//", pa.large_string())
-            look = pc.binary_join_element_wise(length, etag, colon)
-            yield from pc.binary_join_element_wise(name, name, look, slashes).to_pylist()
+            fingerprint = pc.binary_join_element_wise(length, etag, colon)
+            yield from pc.binary_join_element_wise(name, name, fingerprint, slashes).to_pylist()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectListing(PartListing):
-    """The objects of a scope, oldest first; with source.ordered by their keys."""
+    """The objects of a scope: oldest first, or by key with source.ordered."""
 
     items: ObjectParts
     scope: KeyScope
@@ -99,38 +98,40 @@ class ObjectListing(PartListing):
     def signatures(self) -> Iterator[str]:
         return self.items.signatures()
 
-    def at(self, places: list[int]) -> list[ObjectPart]:
-        return self.items.some(pa.array(places, pa.uint64()))
+    def items_at(self, places: list[int]) -> list[ObjectPart]:
+        return self.items.at_places(pa.array(places, pa.uint64()))
 
-    def shows(self, names: Collection[str]) -> set[str]:
-        """Which of these are shown."""
-        asked = pa.array(names, pa.large_string())
-        found = self.items.names.filter(pc.is_in(self.items.names, asked))
-        return {*found.to_pylist(), *(refused.name for refused in self.refused)}
+    def listed_names(self, names: Collection[str]) -> set[str]:
+        """Those of `names` that the listing has, also refused ones."""
+        wanted = pa.array(names, pa.large_string())
+        listed = self.items.names.filter(pc.is_in(self.items.names, wanted))
+        return {*listed.to_pylist(), *(refused.name for refused in self.refusals)}
 
 
 # Keeps OB3.
 def list_objects(context: Context, store: Store, scope: KeyScope) -> ObjectListing:
-    """Errors as of `Store.list`. TerminalError: two objects have one key, or one has no etag."""
+    """List the objects of a scope. Errors as in `Store.list`. Raises TerminalError if two objects
+    have the same key, or an object has no etag.
+    """
     declared, refused = context.declared, []
     pages: list[pa.RecordBatch] = []
     chunks: list[pa.RecordBatch] = []
     tables: set[str] = set()
     for folder in ("",) if scope.folders is None else scope.folders:
-        for page in store.list(folder, scope.after):
+        for page in store.list(folder, scope.start_after):
             rows = []
-            for one in page:
-                if f"/{TABLE_LOG}/" in f"/{one.key}":
-                    tables.add(f"/{one.key}".partition(f"/{TABLE_LOG}/")[0])
-                if not _is_read(one, declared.pattern):
+            for item in page:
+                if f"/{TABLE_LOG}/" in f"/{item.key}":
+                    tables.add(f"/{item.key}".partition(f"/{TABLE_LOG}/")[0])
+                if not _is_selected(item, declared.pattern):
                     continue
                 when = None
                 if declared.interval_from:
-                    when = declared.times.of(one.key, one.modified)
+                    when = declared.times.time_of(item.key, item.modified)
                     if when is None:
-                        refused.append(_without_time(part_of(one), declared.interval_from))
+                        refused.append(_refuse_untimed(object_part(item), declared.interval_from))
                         continue
-                rows.append((one.key, one.size, _etag(one), one.modified, when))
+                rows.append((item.key, item.size, _etag(item), item.modified, when))
             columns = zip(*rows, strict=True) if rows else [()] * len(_COLUMNS)
             pages.append(pa.record_batch(list(map(pa.array, columns, _COLUMNS.types)), _COLUMNS))
             if len(pages) == _PAGES_AT_ONCE:
@@ -138,20 +139,20 @@ def list_objects(context: Context, store: Store, scope: KeyScope) -> ObjectListi
                 pages = []
     columns = [[chunk.column(at) for chunk in (*chunks, *pages)] for at in range(len(_COLUMNS))]
     del chunks, pages
-    # One after the other, so that two copies are there of one column at most.
-    whole = [pa.concat_arrays([pa.array([], kind), *columns.pop(0)]) for kind in _COLUMNS.types]
-    table = pa.table(whole, schema=_COLUMNS)
+    # One column at a time, so that memory holds two copies of one column at most.
+    arrays = [pa.concat_arrays([pa.array([], kind), *columns.pop(0)]) for kind in _COLUMNS.types]
+    table = pa.table(arrays, schema=_COLUMNS)
     pa.default_memory_pool().release_unused()
-    _check_once(declared.url, whole[0])
+    _check_unique(declared.url, arrays[0])
     if source_format(declared.format).sealed:
-        _check_tables(context, whole[0], {*tables, *_tables_above(store, scope)})
-    found = ObjectParts(table, ("name",) if declared.ordered else ("modified", "name"))
-    return ObjectListing(items=found, refused=refused, complete=True, scope=scope)
+        _check_tables(context, arrays[0], {*tables, *_tables_above(store, scope)})
+    parts = ObjectParts(table, ("name",) if declared.ordered else ("modified", "name"))
+    return ObjectListing(items=parts, refusals=refused, complete=True, scope=scope)
 
 
 # Keeps P32.
 def _check_tables(context: Context, names: pa.Array, tables: set[str]) -> None:
-    """TerminalError: one of the objects lies in a Delta table."""
+    """Raises TerminalError if an object belongs to a Delta table."""
     for table in sorted(tables):
         below = pc.any(pc.starts_with(names, f"{table}/".removeprefix("/"))).as_py()
         if below:
@@ -159,7 +160,7 @@ def _check_tables(context: Context, names: pa.Array, tables: set[str]) -> None:
 
 
 def _tables_above(store: Store, scope: KeyScope) -> Iterator[str]:
-    """The Delta tables in which a scope lies, or whose log it does not list."""
+    """The Delta tables that contain a scope, or whose log is outside of it."""
     if scope == KeyScope():
         return
     folders = {f"/{folder}" for folder in scope.folders or ()}
@@ -169,39 +170,39 @@ def _tables_above(store: Store, scope: KeyScope) -> Iterator[str]:
             yield folder
 
 
-def _check_once(url: str, names: pa.Array) -> None:
+def _check_unique(url: str, names: pa.Array) -> None:
     order = pc.sort_indices(names)
     for at in range(0, len(names), _ROWS_AT_ONCE):
-        some = names.take(order[at : at + _ROWS_AT_ONCE + 1])
-        for name in some[1:].filter(pc.equal(some[1:], some[:-1])):
+        keys = names.take(order[at : at + _ROWS_AT_ONCE + 1])
+        for key in keys[1:].filter(pc.equal(keys[1:], keys[:-1])):
             raise TerminalError(
-                f"below {url} are two objects that the client calls {name.as_py()!r}: the key of "
-                "one begins or ends with a slash; remove or rename that one"
+                f"{url} has two objects that semel cannot tell apart, both {key.as_py()!r}: the "
+                "key of one begins or ends with a slash. Nothing was planned. Rename that one"
             )
 
 
-def _is_read(found: Object, pattern: str) -> bool:
-    private = PRIVATE.search(found.key) and not PRIVATE.search(pattern)
-    return bool(found.size) and not private and fnmatchcase(found.key, pattern)
+def _is_selected(item: Object, pattern: str) -> bool:
+    private = PRIVATE.search(item.key) and not PRIVATE.search(pattern)
+    return bool(item.size) and not private and fnmatchcase(item.key, pattern)
 
 
-def _without_time(part: SealedPart, rule: str) -> Refusal:
-    why = f"its key does not follow {rule!r}, so it has no interval; narrow source.pattern"
+def _refuse_untimed(part: SealedPart, rule: str) -> Refusal:
+    why = f"its key does not follow {rule!r}, so it has no interval. Narrow source.pattern"
     return refusal(part, "interval", why)
 
 
-def part_of(found: Object) -> ObjectPart:
-    """An object as a part, without its time. TerminalError: it has no etag."""
-    return _part(found.key, found.size, _etag(found), found.modified, None)
+def object_part(item: Object) -> ObjectPart:
+    """An object as a part, without its time. Raises TerminalError if it has no etag."""
+    return _part(item.key, item.size, _etag(item), item.modified, None)
 
 
-def _etag(found: Object) -> str:
-    if not found.etag:
+def _etag(item: Object) -> str:
+    if not item.etag:
         raise TerminalError(
-            f"the store gives {found.key!r} no etag, so nobody could tell that it was replaced; "
-            "read it from a store that does"
+            f"the store lists {item.key!r} without an etag, so semel could not notice that it was "
+            "replaced. Nothing was planned. Use a store that supports etags"
         )
-    return found.etag
+    return item.etag
 
 
 def _parts(rows: pa.Table) -> list[ObjectPart]:
@@ -211,8 +212,8 @@ def _parts(rows: pa.Table) -> list[ObjectPart]:
 def _part(
     key: str, length: int, etag: str, modified: datetime, when: datetime | None
 ) -> ObjectPart:
-    # A key is a source partition for ever, so it is the identity too. Two slashes part names in
-    # the ledger's queries, and an etag may have some.
+    # A key stays the same source partition, so it is the identity too. The ledger's queries
+    # separate names by two slashes, which an etag may contain.
     return ObjectPart(
         name=key,
         identity=key,

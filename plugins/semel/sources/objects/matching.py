@@ -1,8 +1,8 @@
-"""Which source partition an object is: its key says so, for ever; and its etag, whether it is what
-was read.
+"""Decides what a plan does with each object. Its key is its source partition for ever; its etag
+shows whether it is still the version that was read.
 
-So nothing is hashed, and what has another etag under a key of which something was claimed is never
-read by itself. A copy under another key is another object.
+So semel hashes nothing. It never reads a new version of a key by itself once something of an older
+version is claimed. A copy under another key is another object.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,162 +26,173 @@ from semel.sources.sealed.matching import (
     NameMatch,
     PartDecision,
     Twin,
-    by_name,
+    accept_new_content,
+    accept_unrefused,
+    describe_partition,
     judge,
-    new_word,
-    offer_of,
+    make_offer,
+    partitions_by_name,
     refusal,
-    show,
-    unrefused,
 )
-from semel.sources.sealed.parts import Looked, Opens, PartOffer
+from semel.sources.sealed.parts import PartAccess, PartInspection, PartOffer
 
-Look = Callable[[list[ObjectPart]], Iterable[Looked]]
-"""Opens parts, some at once. FileNotFoundError: one is not as it was listed."""
+InspectAll = Callable[[list[ObjectPart]], Iterable[PartInspection]]
+"""Inspects parts, several at once. Raises FileNotFoundError if one changed since it was listed."""
 
 
-class OpensObjects(Opens, Protocol):
-    """What is asked of the source."""
+class ObjectAccess(PartAccess, Protocol):
+    """A source of objects, for these functions."""
 
     def is_whole_key(self, key: str) -> bool:
-        """Whether an object is read once, as one range."""
+        """Whether an object is read at once, as one range."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Judged:
+class _JudgedObject:
     part: ObjectPart
-    held: Partition | None
-    own: NameMatch
+    partition: Partition | None
+    name_match: NameMatch
 
     # Keeps OB1.
     @property
     def is_replaced(self) -> bool:
-        """Whether a person decides, by the table of sealed parts. A copy is another object."""
-        return judge(self.own, Twin.NONE, by_position=True) is PartDecision.CHANGED
+        """Whether an operator decides, by the table of sealed parts. A copy is another object."""
+        return judge(self.name_match, Twin.NONE, by_position=True) is PartDecision.CHANGED
 
     @property
-    def is_read(self) -> bool:
-        """Whether all of it is claimed, so that nobody opens it again."""
-        return self.own is NameMatch.SAME and self.held.reached >= self.held.seen > 0
+    def is_claimed(self) -> bool:
+        """Whether all of it is claimed, so that no plan opens it again."""
+        partition = self.partition
+        return self.name_match is NameMatch.SAME and partition.reached >= partition.seen > 0
 
 
-def _judged(known: LedgerView, parts: list[ObjectPart]) -> list[_Judged]:
-    """Each part, with the partition of its key and what the ledger knows under that."""
-    held = by_name(known, parts)
+def _judge_all(ledger: LedgerView, parts: list[ObjectPart]) -> list[_JudgedObject]:
+    """Compare each part with the partition of its key."""
+    partitions = partitions_by_name(ledger, parts)
     return [
-        _Judged(part=part, held=was, own=_own(part, was))
-        for part, was in ((part, held.get(part.name)) for part in parts)
+        _JudgedObject(part=part, partition=partition, name_match=_match_name(part, partition))
+        for part, partition in ((part, partitions.get(part.name)) for part in parts)
     ]
 
 
-def _own(part: ObjectPart, held: Partition | None) -> NameMatch:
-    if held is None:
+def _match_name(part: ObjectPart, partition: Partition | None) -> NameMatch:
+    if partition is None:
         return NameMatch.FREE
-    if held.fingerprint == part.fingerprint:
+    if partition.fingerprint == part.fingerprint:
         return NameMatch.SAME
-    return NameMatch.OTHER if held.reached else NameMatch.UNREAD
+    return NameMatch.OTHER if partition.reached else NameMatch.UNREAD
 
 
 def match(
-    source: OpensObjects, shown: ObjectListing, known: LedgerView, window: Window, look: Look
+    source: ObjectAccess,
+    listing: ObjectListing,
+    ledger: LedgerView,
+    window: Window,
+    inspect_all: InspectAll,
 ) -> MatchResult:
     """As `Source.match`."""
     offers, refused, begun = [], [], []
-    judged = _judged(known, known.unsettled)
-    doubtful = {one.name for one in known.refused}
+    all_judged = _judge_all(ledger, ledger.unsettled)
+    doubtful = {refusal.name for refusal in ledger.refusals}
     # Keeps OB16.
-    asked = [
-        replace(one.part, doubtful=one.part.name in doubtful) for one in judged
-        if not one.is_replaced and not one.is_read
-        and (in_window(one.part.when, window) or one.part.name in doubtful)
+    parts = [
+        replace(j.part, doubtful=j.part.name in doubtful) for j in all_judged
+        if not j.is_replaced and not j.is_claimed
+        and (in_window(j.part.when, window) or j.part.name in doubtful)
     ]  # fmt: skip
-    looked = {one.part.name: one for one in look(asked)}
-    for one in judged:
-        found = looked.get(one.part.name)
-        if one.is_replaced:
-            refused.append(_replaced(source, one))
-        elif found is not None and found.refused:
-            refused.append(found.refused)
-        elif found is not None and in_window(one.part.when, window):
-            offers.append(_offer_of(source, found, one.held))
-            if one.held is None and not found.rows:
+    inspections = {inspection.part.name: inspection for inspection in inspect_all(parts)}
+    for judged in all_judged:
+        inspection = inspections.get(judged.part.name)
+        if judged.is_replaced:
+            refused.append(_refuse_replaced(source, judged))
+        elif inspection is not None and inspection.refusal:
+            refused.append(inspection.refusal)
+        elif inspection is not None and in_window(judged.part.when, window):
+            offers.append(_object_offer(source, inspection, judged.partition))
+            if judged.partition is None and not inspection.rows:
                 begun.append(offers[-1])
-        elif one.held is not None:
-            offers.append(_as_it_was(source, one))
-    return MatchResult(offers=offers, refused=refused, lost=_gone(shown, known), begun=begun)
+        elif judged.partition is not None:
+            offers.append(_offer_nothing(source, judged))
+    lost = _lost_ranges(listing, ledger)
+    return MatchResult(offers=offers, refusals=refused, lost_ranges=lost, new_partition_offers=begun)
 
 
 # Keeps OB3.
-def _gone(shown: ObjectListing, known: LedgerView) -> list[LostRange]:
-    """The partitions that were not read to their end, of keys that would be listed if they were
-    there. And those of other keys, or deleted ones, of which all is finalized: plans need not see
-    them any more.
+def _lost_ranges(listing: ObjectListing, ledger: LedgerView) -> list[LostRange]:
+    """The partitions without an object. Those with unread positions count only if the listing's
+    scope has their key. Those that are read to their end count once all is finalized, whatever
+    the scope, so that later plans can skip them.
     """
-    gone, over = [], []
-    there = shown.shows([k.name for k in known.partitions])
-    for k in known.partitions:
-        if k.name in there:
+    lost, ended = [], []
+    listed = listing.listed_names([k.name for k in ledger.partitions])
+    for k in ledger.partitions:
+        if k.name in listed:
             continue
         if k.settled and k.reached >= k.seen:
-            over.append(k)
-        elif k.name in shown.scope:
-            gone.append(LostRange(partition=k, seen=max(k.seen, k.reached)))
-    if over:
-        asked = [k.source_partition_id for k in over]
-        finalized = {r["id"] for r in known.rows("objects", "finalized", partitions=asked)}
-        gone += [
-            LostRange(partition=k, seen=k.seen) for k in over if k.source_partition_id in finalized
+            ended.append(k)
+        elif k.name in listing.scope:
+            lost.append(LostRange(partition=k, seen=max(k.seen, k.reached)))
+    if ended:
+        ids = [k.source_partition_id for k in ended]
+        finalized = {r["id"] for r in ledger.query("objects", "finalized", partitions=ids)}
+        lost += [
+            LostRange(partition=k, seen=k.seen) for k in ended if k.source_partition_id in finalized
         ]
-    return gone
+    return lost
 
 
-def _offer_of(source: OpensObjects, looked: Looked, held: Partition | None) -> PartOffer:
-    """What may be read of an object."""
-    part = looked.part
-    offer = offer_of(looked, held, part.fingerprint, end=looked.rows)
+def _object_offer(
+    source: ObjectAccess, inspection: PartInspection, partition: Partition | None
+) -> PartOffer:
+    """Offer all of an object."""
+    part = inspection.part
+    offer = make_offer(inspection, partition, part.fingerprint, end=inspection.rows)
     evidence = {"bytes": part.length, "content": part.fingerprint, "etag": part.etag}
-    return replace(offer, whole=source.is_whole_key(part.name), evidence=evidence)
+    return replace(offer, all_or_nothing=source.is_whole_key(part.name), evidence=evidence)
 
 
-def _as_it_was(source: OpensObjects, one: _Judged) -> PartOffer:
-    """An object that is read, or whose time is another one: nothing of it may be read now."""
-    rows = one.held.seen if one.own is NameMatch.SAME else one.held.reached
-    looked = Looked(part=one.part, length=one.part.length, rows=rows)
-    offer = _offer_of(source, looked, one.held)
-    if one.own is not NameMatch.SAME:  # It was never opened: the next plan looks at it again.
-        offer = replace(offer, fingerprint=one.held.fingerprint, evidence={}, settled=False)
-    return replace(offer, end=rows if one.is_read else 0)
+def _offer_nothing(source: ObjectAccess, judged: _JudgedObject) -> PartOffer:
+    """Offer nothing new of an object that is fully claimed, or whose time is outside the window."""
+    partition, is_same = judged.partition, judged.name_match is NameMatch.SAME
+    rows = partition.seen if is_same else partition.reached
+    inspection = PartInspection(part=judged.part, length=judged.part.length, rows=rows)
+    offer = _object_offer(source, inspection, partition)
+    if not is_same:  # It was never opened: the next plan inspects it again.
+        offer = replace(offer, fingerprint=partition.fingerprint, evidence={}, settled=False)
+    return replace(offer, end=rows if judged.is_claimed else 0)
 
 
-def word(
-    source: OpensObjects, known: LedgerView, name: str, look: Look,
+def accept_object(
+    source: ObjectAccess, ledger: LedgerView, name: str, inspect_all: InspectAll,
     *, same: bool, start: int, is_open: bool,
 ) -> Acceptance | None:
     """As `Source.accept`."""
     pipeline = source.context.name
-    judged = _judged(known, [part for part in known.unsettled if part.name == name])
-    one = next((one for one in judged if one.is_replaced), None)
-    if one is None:
+    all_judged = _judge_all(ledger, [part for part in ledger.unsettled if part.name == name])
+    judged = next((j for j in all_judged if j.is_replaced), None)
+    if judged is None:
         as_what = "an object that was replaced"
-        return unrefused(pipeline, name, as_what, may_be=is_open and not same)
+        return accept_unrefused(pipeline, name, as_what, may_be=is_open and not same)
 
     def offer() -> PartOffer:
-        (looked,) = look([one.part])
-        if looked.refused:
-            raise SourceError(f"{name!r}: {looked.refused.detail}")
-        return _offer_of(source, looked, None)
+        (inspection,) = inspect_all([judged.part])
+        if inspection.refusal:
+            raise SourceError(f"{name!r}: {inspection.refusal.detail}")
+        return _object_offer(source, inspection, None)
 
-    as_what = "another object than was read, and its positions are others"
-    return new_word(pipeline, name, as_what, one.held, offer, same=same, start=start)
+    as_what = "a new version of an object, with positions of its own"
+    return accept_new_content(
+        pipeline, name, as_what, judged.partition, offer, same=same, start=start
+    )
 
 
-def _replaced(source: OpensObjects, one: _Judged) -> Refusal:
-    context, part = source.context, one.part
+def _refuse_replaced(source: ObjectAccess, judged: _JudgedObject) -> Refusal:
+    context, part = source.context, judged.part
     detail = (
-        f"it is another object than was read as {show(source, one.held)}: it has {part.length} "
-        f"bytes and the etag {part.etag} now. Put back what was there, or "
-        f"{accept_command(context, part.name)} reads all of it as a new generation"
+        f"the object was replaced since {describe_partition(source, judged.partition)}: it has "
+        f"{part.length} bytes and the etag {part.etag} now. Restore the old object, or read all of "
+        f"this one as a new generation: {accept_command(context, part.name)}"
     )
     if context.by_position:
-        detail += "; without a record_id, what it repeats is written again"
+        detail += ". Without a record_id, semel writes the records that it repeats again"
     return refusal(part, "replaced", detail)

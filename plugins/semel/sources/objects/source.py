@@ -1,8 +1,8 @@
-"""Objects of a store as a source: a source partition is an object, known by its key and etag, and a
-position a byte of it, or a row of Parquet.
+"""Objects of a store as a source. A source partition is an object with its key and etag; a position
+is a byte, or a row of Parquet.
 
-What is read is the version that was planned: each request names its etag. Tasks read it as the
-driver does, by the same client; the connection is looked up in the process that uses it.
+Each request names the etag, so semel reads only the version that was planned. The driver and tasks
+use the same client; each process looks up the connection by itself.
 """
 
 import errno
@@ -32,18 +32,18 @@ from semel.sources import (
     Window,
 )
 from semel.sources.objects import matching, probe
-from semel.sources.objects.content import ObjectContent, packing, unpacked
+from semel.sources.objects.content import ObjectContent, open_unpacked, packing
 from semel.sources.objects.listing import (
     KeyScope,
     ObjectListing,
     ObjectPart,
     list_objects,
-    part_of,
+    object_part,
 )
-from semel.sources.objects.times import outermost
+from semel.sources.objects.times import outermost_folders
 from semel.sources.sealed import claims, parquet
 from semel.sources.sealed.matching import refusal
-from semel.sources.sealed.parts import Looked, PartOffer
+from semel.sources.sealed.parts import PartInspection, PartOffer
 from semel.sources.sealed.source import NamedSource
 
 if TYPE_CHECKING:
@@ -52,24 +52,24 @@ if TYPE_CHECKING:
     from semel.model.split import Split
 
 SPLIT_BYTES = 64 << 20
-"""Bytes that one task reads, as of files."""
+"""Bytes that one task reads, as with files."""
 
 REQUESTS_AT_ONCE = 16
-"""Each takes some 20 ms on the way to a store and back."""
+"""One request takes about 20 ms, mostly on the network."""
 
-_SLASH = "its key ends with a slash, by which the client reads nothing; rename it, or remove it"
+_SLASH = "its key ends with a slash, so semel cannot read it. Rename or remove it"
 
 
-def opened(context: Context) -> "Objects":
+def opened(context: Context) -> "ObjectsSource":
     """The objects below the declared prefix."""
-    import obstore  # noqa: F401 - who has none is told before anything is asked
+    import obstore  # noqa: F401 - if it is missing, fail before any request
 
-    return Objects(context=context)
+    return ObjectsSource(context=context)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objects(NamedSource):
-    """`source: {type: objects}`. `scope`: what `discover` lists."""
+class ObjectsSource(NamedSource):
+    """`source: {type: objects}`. `scope`: the keys that `discover` lists."""
 
     context: Context
     scope: KeyScope = field(default_factory=KeyScope)
@@ -84,63 +84,67 @@ class Objects(NamedSource):
 
     @property
     def _of_lines(self) -> bool:
-        """Whether all of an object is lines that stand alone, whatever they are."""
+        """Whether an object consists of lines that need no header."""
         return not self._of_rows and not formats.has_header(self.context)
 
     def _store(self) -> Store:
-        return self.context.declared.opened_store()
+        return self.context.declared.open_store()
 
     # Keeps OB4.
-    def narrow(self, window: Window, rows: Callable[..., list[Any]]) -> "Objects":
+    def narrow(self, window: Window, rows: Callable[..., list[Any]]) -> "ObjectsSource":
         declared = self.context.declared
         if window is not None:
             folders = declared.times.folders(*window)
             if folders is not None:
                 refused = {r["name"].rpartition("/")[0] for r in rows("objects", "refused")}
-                folders = outermost({*folders, *refused})
+                folders = outermost_folders({*folders, *refused})
             return replace(self, scope=KeyScope(folders=folders))
         if declared.ordered:
-            (found,) = rows("objects", "begin")
-            return replace(self, scope=KeyScope(after=found["name"]))
+            (row,) = rows("objects", "begin")
+            return replace(self, scope=KeyScope(start_after=row["name"]))
         return self
 
     def discover(self) -> ObjectListing:
         return list_objects(self.context, self._store(), self.scope)
 
-    def match(self, shown: ObjectListing, known: LedgerView, window: Window) -> MatchResult:
-        return matching.match(self, shown, known, window, self._look_at)
+    def match(self, listing: ObjectListing, ledger: LedgerView, window: Window) -> MatchResult:
+        return matching.match(self, listing, ledger, window, self._inspect_all)
 
     def accept(
-        self, shown: ObjectListing, known: LedgerView, name: str, *, same: bool, start: int,  # noqa: ARG002
-        is_open: bool,
+        self, listing: ObjectListing, ledger: LedgerView, name: str,  # noqa: ARG002
+        *, same: bool, start: int, is_open: bool,
     ) -> Acceptance | None:  # fmt: skip
-        return matching.word(
-            self, known, name, self._look_at, same=same, start=start, is_open=is_open
+        return matching.accept_object(
+            self, ledger, name, self._inspect_all, same=same, start=start, is_open=is_open
         )
 
-    def _look_at(self, parts: list[ObjectPart]) -> Iterable[Looked]:
+    def _inspect_all(self, parts: list[ObjectPart]) -> Iterable[PartInspection]:
         if self._of_lines and not any(part.doubtful for part in parts):
-            return map(self.look, parts)  # Nothing is asked: there may be very many.
-        return self.each(self.look, parts)
+            return map(self.inspect, parts)  # There may be very many: make no request.
+        return self.map_parts(self.inspect, parts)
 
     # Keeps P14, P19.
-    def look(self, part: ObjectPart) -> Looked:
-        found = Looked(part=part, length=part.length, key=part.fingerprint, rows=part.length)
+    def inspect(self, part: ObjectPart) -> PartInspection:
+        readable = PartInspection(
+            part=part, length=part.length, key=part.fingerprint, rows=part.length
+        )
         if self._of_lines and not part.doubtful:
-            return found  # All of it is lines, whatever they are.
+            return readable  # Stage judges each of its lines.
         file = self._file(part.name, part.etag, part.length)
         try:
             if self._of_lines:
                 self._store().head(part.name)
-                return found
+                return readable
             if not self._of_rows:
-                with unpacked(file) as content:
+                with open_unpacked(file) as content:
                     formats.header_in(self.context, content)
-                return found
-            looked = parquet.looked(self.context, part, file, file.at)
-            if looked is None:
-                raise parquet.UnreadablePartError("damaged", "it has no footer; replace the object")
-            return looked
+                return readable
+            inspection = parquet.inspect_footer(self.context, part, file, file.read_at)
+            if inspection is None:
+                raise parquet.UnreadablePartError(
+                    "damaged", "it has no Parquet footer. Replace the object"
+                )
+            return inspection
         except parquet.UnreadablePartError as error:
             why = error.args
         except FileNotFoundError:
@@ -150,10 +154,10 @@ class Objects(NamedSource):
         except SourceError as error:
             why = "header", str(error)
         except (OSError, EOFError, zlib.error) as error:
-            why = "damaged", f"its packed stream is damaged ({error}); replace the object"
+            why = "damaged", f"its compressed content is damaged ({error}). Replace the object"
             if getattr(error, "errno", None) is not None:
                 why = "unreadable", error.strerror
-        return Looked(part=part, length=part.length, refused=refusal(part, *why))
+        return PartInspection(part=part, length=part.length, refusal=refusal(part, *why))
 
     def _file(self, key: str, etag: str, size: int) -> ObjectFile:
         return ObjectFile(self._store(), key, etag, size)
@@ -162,27 +166,27 @@ class Objects(NamedSource):
         return part.fingerprint
 
     # Keeps OB15.
-    def now(self, name: str) -> ObjectPart:
+    def current_part(self, name: str) -> ObjectPart:
         store = self._store()
         try:
-            return part_of(store.head(name)[0])
+            return object_part(store.head(name)[0])
         except FileNotFoundError:
             if not store.ends_in_slash(name):
                 raise
             raise ChangedError(
                 f"{name!r} cannot be read: {_SLASH}. Nothing of the batch was read. Plan again: it "
-                f"refuses {name!r}, and takes the others"
+                f"refuses {name!r}, and takes the other objects"
             ) from None
 
     # Keeps OB15.
     def evidence(self, offer: PartOffer, end: int) -> Evidence:
-        if offer.known is not None:  # A batch that had claimed it may have failed by its key.
+        if offer.partition is not None:  # A batch may have failed because of its key.
             try:
-                self.now(offer.name)
+                self.current_part(offer.name)
             except ChangedError:
                 raise RefusedError(refusal(offer.part, "slash", _SLASH)) from None
             except PermissionError:
-                pass  # Stage says so, with the claim.
+                pass  # Stage reports it, with the claim.
         return super().evidence(offer, end)
 
     def capacity(self, offers: Sequence[PartOffer]) -> int:
@@ -198,35 +202,38 @@ class Objects(NamedSource):
             return super().last_record_end(offer, start, end, room, first=first)
         if end - start <= room:
             return end
-        if offer.whole and first:
+        if offer.all_or_nothing and first:
             raise LimitError(
-                f"pipeline {self.context.name}: {offer.name!r} has {end} bytes and is read whole; "
-                f"limits.bytes_per_batch_max is {self.context.limits.bytes_per_batch_max}: raise it"
+                f"pipeline {self.context.name}: {offer.name!r} has {end} bytes, and must be read "
+                "in one batch; limits.bytes_per_batch_max is "
+                f"{self.context.limits.bytes_per_batch_max}. Raise it"
             )
-        if offer.whole or (room <= 0 and not first):
+        if offer.all_or_nothing or (room <= 0 and not first):
             return start
         content = ObjectContent(self._file(offer.name, offer.part.etag, offer.length))
-        found = content.record_end(start, start + room)
-        if found == start and first:  # One record is longer than the limit: it is taken alone.
-            found = content.next_record_end(start, end)
-        return found
+        last_end = content.record_end(start, start + room)
+        if last_end == start and first:  # One record exceeds the limit: plan takes it alone.
+            last_end = content.next_record_end(start, end)
+        return last_end
 
     # Keeps S6.
-    def find(self, found: Collection[Claim], batch_id: int) -> list[Claim]:
-        """Under their keys, or nowhere."""
-        self.check(found, batch_id)
-        return list(found)
+    def find(self, claimed: Collection[Claim], batch_id: int) -> list[Claim]:
+        """Prove the claims under their keys: objects have no other names."""
+        self.check(claimed, batch_id)
+        return list(claimed)
 
-    def look_again(self, found: Collection[Claim], batch_id: int) -> Iterable[Looked]:
-        # No object of lines is requested for that.
-        return [] if self._of_lines else super().look_again(found, batch_id)
+    def inspect_claimed(
+        self, claimed: Collection[Claim], batch_id: int
+    ) -> Iterable[PartInspection]:
+        # Lines without a header fit any declaration: make no request.
+        return [] if self._of_lines else super().inspect_claimed(claimed, batch_id)
 
-    def each(self, look: Callable[[Any], Any], asked: Iterable[Any]) -> Iterable[Any]:
+    def map_parts(self, function: Callable[[Any], Any], parts: Iterable[Any]) -> Iterable[Any]:
         with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
-            return list(threads.map(look, asked))
+            return list(threads.map(function, parts))
 
     def is_whole_key(self, key: str) -> bool:
-        """Whether an object is read once, as one range."""
+        """Whether an object is read at once, as one range."""
         return not self._of_rows and (packing(key) is not None or formats.is_whole(self.context))
 
     def is_whole(self, claim: Claim) -> bool:
@@ -236,7 +243,7 @@ class Objects(NamedSource):
         self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
     ) -> "Iterator[Block]":
         claim = split.claim
-        with self._claimed(claim, batch_id) as file:
+        with self._open_claimed(claim, batch_id) as file:
             if self._of_rows:
                 yield from self._rows(split, file, digest, selection)
             else:
@@ -266,12 +273,13 @@ class Objects(NamedSource):
 
         columns = None
         if formats.has_header(self.context):
-            with unpacked(self._file(file.name, split.claim.evidence["etag"], file.size)) as head:
+            etag = split.claim.evidence["etag"]
+            with open_unpacked(self._file(file.name, etag, file.size)) as head:
                 columns = formats.header_in(self.context, head)
-        # What is packed is read from its first byte to its last; records have positions in there.
+        # A compressed object is read from start to end; positions count its decompressed bytes.
         packed = packing(file.name) is not None
-        file.until = file.size if packed else split.end
-        with unpacked(file) as content:
+        file.prefetch_end = file.size if packed else split.end
+        with open_unpacked(file) as content:
             yield from read_split(
                 content,
                 start=0 if packed else split.start,
@@ -288,34 +296,34 @@ class Objects(NamedSource):
 
     # Keeps OB2.
     @contextmanager
-    def _claimed(self, claim: Claim, batch_id: int) -> Iterator[ObjectFile]:
-        """The object of a claim, to be read in the block. Errors as of `check`."""
+    def _open_claimed(self, claim: Claim, batch_id: int) -> Iterator[ObjectFile]:
+        """Open the object of a claim for the block. Errors as in `check`."""
         try:
             yield self._file(claim.name, claim.evidence["etag"], claim.evidence["bytes"])
         except FileNotFoundError as error:
             if error.errno == errno.ESTALE:
-                raise claims.changed(self, claim, batch_id) from error
-            raise claims.unreadable(self, claim, batch_id, error) from error
+                raise claims.changed_error(self, claim, batch_id) from error
+            raise claims.unreadable_error(self, claim, batch_id, error) from error
         except OSError as error:
-            raise claims.unreadable(self, claim, batch_id, error) from error
+            raise claims.unreadable_error(self, claim, batch_id, error) from error
 
     def can_join(self, claim: Claim) -> bool:
-        """A format whose lines stand alone, in an object that is not packed."""
+        """True for lines without a header in an object that is not compressed."""
         return self._of_lines and not self.is_whole(claim)
 
-    def text(self, split: "Split", batch_id: int) -> bytes:
-        with self._claimed(split.claim, batch_id) as file:
-            return file.at(split.start, split.end - split.start)
+    def read_text(self, split: "Split", batch_id: int) -> bytes:
+        with self._open_claimed(split.claim, batch_id) as file:
+            return file.read_at(split.start, split.end - split.start)
 
     def records_max(self, split: "Split", batch_id: int) -> int | None:
-        """Of rows; lines are counted by nobody but who reads them."""
+        """As in `Source`; None for lines, because only a read counts them."""
         return super().records_max(split, batch_id) if self._of_rows else None
 
-    def time_of(self, known: Partition) -> datetime | None:
+    def time_of(self, partition: Partition) -> datetime | None:
         declared = self.context.declared
         if declared.interval_from in (None, "mtime"):
             return None
-        return declared.times.of(known.name, datetime.min)
+        return declared.times.time_of(partition.name, datetime.min)
 
     def probe(self) -> tuple[str, ExecutorCheck]:
         return probe.probe(self.context, self.discover().items)

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from semel.clients.objects.access import URL, StoreLocation, checked_url, location
+from semel.clients.objects.access import URL, StoreLocation, check_url, location
 from semel.declare.parts import GLOB, Select, Text
-from semel.declare.place import Location, reached
+from semel.declare.place import Location, service
 from semel.formats.table import SOURCES
 from semel.sources import PRIVATE
 from semel.sources.formatted import FormattedSourceSpec
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 class ObjectsSourceSpec(FormattedSourceSpec):
-    """Objects below a prefix, each whole when it appears."""
+    """Objects below a prefix, each complete when it appears."""
 
     page: ClassVar[str] = "objects"
     part: ClassVar[str] = "object"
     complete: ClassVar[str] = "record"
     awaited: ClassVar[str] = "an object that can be read"
     passes_by: ClassVar[str] = (
-        "its key is before keys that were read, and with source.ordered: true no run goes back to "
-        "it. Declare ordered: false for one run, which reads it"
+        "its key sorts before keys that were read, so with source.ordered: true no run reads it. "
+        "Declare ordered: false for one run"
     )
-    expires: ClassVar[str] = "somebody, or a rule of the store, has deleted what was read"
+    expires: ClassVar[str] = "the objects that were read were deleted, perhaps by a lifecycle rule"
     limits: ClassVar[str] = "limits.bytes_per_batch_max"
-    aside: ClassVar[tuple[str, ...]] = (*FormattedSourceSpec.aside, "connection", "ordered")
+    plan_keys: ClassVar[tuple[str, ...]] = (*FormattedSourceSpec.plan_keys, "connection", "ordered")
     begins_anywhere: ClassVar[bool] = False
     pattern_of_time: ClassVar[str] = 'a pattern of the keys ("dt=%Y-%m-%d/")'
 
@@ -48,7 +48,7 @@ class ObjectsSourceSpec(FormattedSourceSpec):
     begins with _ or . are passed over if it has none, and objects of no bytes."""
     format: Literal[tuple(SOURCES)]  # type: ignore[valid-type]
     """jsonl: one JSON object a line. csv: a header, then one record a line. parquet. Keys that end
-    in .gz and .zst are unpacked, but for Parquet."""
+    in .gz and .zst are unpacked, except Parquet."""
     interval_from: Text | None = None
     """Where an object's time is read: a strptime pattern of its key ("%Y/%m/%d.jsonl"), or of how
     that begins, where it ends with a slash ("dt=%Y-%m-%d/"), or "mtime". With a slash, only the
@@ -59,47 +59,47 @@ class ObjectsSourceSpec(FormattedSourceSpec):
 
     @property
     def connections(self) -> tuple[str, ...]:
-        """The Airflow connection, where one is declared."""
+        """The Airflow connection, if one is declared."""
         return (self.connection,) if self.connection else ()
 
     @property
     def times(self) -> ObjectTimes:
-        """How an object's time is told."""
+        """The rule for the time of an object."""
         return ObjectTimes(rule=self.interval_from)
 
-    def opened_store(self) -> "Store":
-        """The store, which is not asked yet. TerminalError: as `Store`."""
+    def open_store(self) -> "Store":
+        """The store, before any request. Raises TerminalError as `Store` does."""
         from semel.clients.objects import Store
 
         return Store(self.url, self.connection)
 
     def describe(self) -> str:
-        """Where, and its format."""
-        where = reached(self.connection, None) if self.connection else "by the machine's role"
+        """The source in words: its place and format."""
+        where = service(self.connection, None) if self.connection else "by the machine's role"
         return f"objects below `{self.url}` ({where}), {self.format}"
 
     def place(self) -> Location:
-        """The prefix, by whatever key."""
+        """The prefix as a location."""
         return location(StoreLocation.of(self.url), self.connection)
 
-    def reads(self, place: Location) -> bool:
-        """Whether a sink's prefix is below its own one, where its keys may have the pattern; or holds
-        it.
+    def reads_from(self, place: Location) -> bool:
+        """Whether this source may read the objects of a sink: one prefix contains the other, and
+        keys of a sink below may match the pattern.
         """
-        own = self.place()
-        if not own.holds(place):
-            return place.holds(own)
-        below = f"{place.name.removeprefix(own.name).strip('/')}/".lstrip("/")
+        prefix = self.place()
+        if not prefix.holds(place):
+            return place.holds(prefix)
+        below = f"{place.name.removeprefix(prefix.name).strip('/')}/".lstrip("/")
         if PRIVATE.search(below) and not PRIVATE.search(self.pattern):
             return False
         first = GLOB.split(self.pattern)[0]
         return below.startswith(first) or first.startswith(below)
 
     def datasets(self, claimed: Callable[[], Iterable[str]]) -> list[tuple[str, str]]:  # noqa: ARG002
-        """The prefix."""
+        """The dataset of the prefix."""
         return [StoreLocation.of(self.url).dataset]
 
-    _url = field_validator("url", mode="before")(checked_url)
+    _url = field_validator("url", mode="before")(check_url)
 
     def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         yield from super()._problems()

@@ -1,4 +1,4 @@
-"""Another pipeline's output as the audit reads it again, by the markers of its batches."""
+"""How the audit reads another pipeline's output again, by the markers of its batches."""
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, closing
@@ -13,19 +13,19 @@ from semel.sources.spec import SourceSpec
 
 
 def opened(source: PipelineSourceSpec, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:  # noqa: ARG001
-    """What reads the batches of the declared pipeline."""
+    """Return an auditor that reads the batches of the declared pipeline."""
     return closing(_Batches(OutputFolders.of(source)))
 
 
 class _Batches(Auditor):
     """Reads the files that the markers of claimed batches list."""
 
-    def __init__(self, place: OutputFolders) -> None:
-        self._place = place
+    def __init__(self, folders: OutputFolders) -> None:
+        self._folders = folders
         self._parts = ClaimedParts(list)
 
     def close(self) -> None:
-        """End what was opened to read."""
+        """Close the open files."""
         self._parts.close()
 
     def read(
@@ -35,22 +35,22 @@ class _Batches(Auditor):
         return (), self._rows(output, newest, claim, batch, source, record_id)
 
     def _claimed(self, claim: Claim) -> tuple[Output, int]:
-        """The output that was claimed, also where a replay replaced it since; and the number of the
-        newest generation.
+        """The claimed output, even if a replay has replaced it, and the newest generation's number.
         """
         content = claim.evidence.get("content")
         try:
-            newest = self._place.read(self._place.marker(claim.name))
+            newest = self._folders.read(self._folders.marker(claim.name))
             if newest.content == content:
                 return newest, newest.generation
-            before = range(1, newest.generation)
-            paths = [self._place.replaced(claim.name, number) for number in before]
-            found = next((o for o in map(self._place.read, paths) if o.content == content), None)
+            earlier = range(1, newest.generation)
+            paths = [self._folders.replaced_marker(claim.name, number) for number in earlier]
+            outputs = map(self._folders.read, paths)
+            output = next((each for each in outputs if each.content == content), None)
         except CorruptionError as error:
-            raise SourceError(f"the marker of {claim.name!r} cannot be read ({error})") from error
-        if found is None:
+            raise SourceError(f"cannot read the marker of {claim.name!r} ({error})") from error
+        if output is None:
             raise SourceError(f"no output of {claim.name!r} has the claimed content")
-        return found, newest.generation
+        return output, newest.generation
 
     def _rows(
         self,
@@ -64,16 +64,16 @@ class _Batches(Auditor):
         for file in output.between(claim.start, claim.end):
             try:
                 if not file.is_whole():
-                    raise SourceError(f"{file.path} of {claim.name!r} is not what its marker lists")
+                    raise SourceError(f"{file.path} of {claim.name!r} differs from its marker")
                 yield from self._parts.rows(
                     file.path, claim, batch, source, record_id,
                     size=file.bytes, first=file.first, fixed=file.fixed,
                 )  # fmt: skip
             except FileNotFoundError as error:
-                if output.generation < newest:  # Collect removes it, also meanwhile.
+                if output.generation < newest:  # Collect may have removed it just now.
                     raise RecordsLostError(
-                        f"a replay of {claim.name!r} replaced what was read"
+                        f"a replay of {claim.name!r} has replaced this output"
                     ) from error
-                raise SourceError(f"{file.path} of {claim.name!r} is gone") from error
+                raise SourceError(f"{file.path} of {claim.name!r} does not exist") from error
             except OSError as error:
                 raise SourceError(f"{file.path} cannot be read: {error}") from error

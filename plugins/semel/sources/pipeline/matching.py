@@ -1,7 +1,7 @@
-"""Which source partition a batch of another pipeline is: its name says so, for ever.
+"""Assigns batches of another pipeline to source partitions: a batch's name identifies it for ever.
 
-A marker that is not there frees nothing. If a batch has claimed other content under a name, plan
-never reads the new content by itself: it waits for that batch, takes it over, or refuses the name.
+A missing marker does not free its name. If a batch has claimed different content under a name, plan
+does not just read the new content: it waits for that batch, takes it over, or refuses the name.
 """
 
 from collections import defaultdict
@@ -22,47 +22,48 @@ from semel.sources import (
     accept_command,
 )
 from semel.sources.sealed.matching import (
-    by_name,
-    new_word,
-    offer_of,
+    accept_new_content,
+    accept_unrefused,
+    describe_partition,
+    make_offer,
+    partitions_by_name,
     refusal,
-    show,
-    unreadable,
-    unrefused,
+    unreadable_refusal,
 )
-from semel.sources.sealed.parts import Looked, Opens, PartListing, PartOffer
+from semel.sources.sealed.parts import PartAccess, PartInspection, PartListing, PartOffer
 
 
 class UpstreamProgress(StrEnum):
-    """How far some batches have come. Abandoned ones do not count."""
+    """The progress of some batches. Abandoned batches do not count."""
 
     NONE = "none"
     ALIVE = "alive"
-    """All are planned, and plan may not abandon each of them."""
+    """All are planned, and at least one of them may not be abandoned."""
     SILENT = "silent"
     COMMITTED = "committed"
     """At least one has committed."""
 
 
 class BatchDecision(StrEnum):
-    """What a plan does with a batch."""
+    """Plan's action for a batch of the upstream."""
 
     GO_ON = "go on"
-    """Read on in the partition with this content, or in a new one."""
+    """Continue the partition with this content, or begin a new one."""
     FOLLOW = "follow"
-    """The same, in the partition of the replay."""
+    """Continue the partition of the replay."""
     TAKE_OVER = "take over"
-    """Abandon the silent readers, and go on."""
+    """Abandon the silent readers, then as GO_ON."""
     WAIT = "wait"
-    """Leave it to the batch that has claimed some of it."""
+    """Wait for the batch that has claimed an output of it."""
     REPLAYED = "replayed"
-    """A refusal: a person decides. Silent readers are abandoned."""
+    """Refuse it, so that a person decides. Abandon silent readers."""
 
 
 # Keeps CH1.
 def judge(*, same: bool, readers: UpstreamProgress, replay: UpstreamProgress) -> BatchDecision:
-    """The decision table. `same`: the open partition of the name has the content shown. `readers`:
-    batches that have claimed other content. `replay`: the newest replay of one, on this content.
+    """The decision table. `same`: the open partition of the name has the current content.
+    `readers`: batches that have claimed other content. `replay`: the newest replay of a reader, if
+    it has claimed the current content.
     """
     if same:
         return BatchDecision.GO_ON
@@ -80,7 +81,7 @@ def judge(*, same: bool, readers: UpstreamProgress, replay: UpstreamProgress) ->
 
 
 class _ClaimingBatch(NamedTuple):
-    """A batch with a claim under a name, as `sealed.readers` gives it, and the partition."""
+    """A batch with a claim under a name, and its partition: a row of `sealed.readers`."""
 
     part: Partition
     content: str
@@ -92,21 +93,21 @@ class _ClaimingBatch(NamedTuple):
     newest_replay: bool
 
     def __str__(self) -> str:
-        what = f"batch {self.batch_id} (run {run_of(self.request_key)})"
-        return f"{what}, a replay, has claimed" if self.newest_replay else f"{what} has claimed"
+        batch = f"batch {self.batch_id} (run {run_of(self.request_key)})"
+        return f"{batch}, a replay, has claimed" if self.newest_replay else f"{batch} has claimed"
 
 
-class _State(NamedTuple):
-    """What is known under the name of a batch, and what plan does with it.
+class _NameState(NamedTuple):
+    """The ledger's state for the name of a batch, and plan's decision.
 
-    `newest`: the open partition, else the newest one. `known`: the one with the content shown.
-    `others`: readers of other content, the newest first. `holder`: the batch that has to finish
-    before anybody decides. `released`: silent readers.
+    `newest`: the open partition, else the newest. `known`: the partition with the current content.
+    `others`: readers of other content, newest first. `holder`: the batch that must finish before a
+    decision. `released`: silent readers.
     """
 
-    looked: Looked
+    looked: PartInspection
     newest: Partition | None
-    does: BatchDecision
+    decision: BatchDecision
     known: Partition | None
     others: list[_ClaimingBatch]
     holder: _ClaimingBatch | None
@@ -122,194 +123,207 @@ def _progress(readers: list[_ClaimingBatch], silent: Collection[int]) -> Upstrea
 
 
 # Keeps CH1, CH2.
-def _state(
-    one: Looked, newest: Partition | None, claims: list[_ClaimingBatch], orphans: Collection[int]
-) -> _State:
-    others = [reader for reader in claims if reader.content != one.key]
-    replay = [r for r in claims if r.newest_replay and r.content == one.key]
-    same = newest is not None and newest.evidence.get("content") == one.key
-    does = judge(
+def _judge_name(
+    looked: PartInspection,
+    newest: Partition | None,
+    claims: list[_ClaimingBatch],
+    orphans: Collection[int],
+) -> _NameState:
+    others = [reader for reader in claims if reader.content != looked.key]
+    replay = [r for r in claims if r.newest_replay and r.content == looked.key]
+    same = newest is not None and newest.evidence.get("content") == looked.key
+    decision = judge(
         same=same and not newest.closed,
         readers=_progress(others, orphans),
         replay=_progress(replay, [reader.batch_id for reader in replay if reader.silent]),
     )
-    known = newest if same else None
-    waited = [r for r in (*replay, *others) if not r.committed and r.batch_id not in orphans]
-    if does is BatchDecision.REPLAYED:
-        waited = replay
-    return _State(
-        looked=one,
+    partition = newest if same else None
+    holders = [r for r in (*replay, *others) if not r.committed and r.batch_id not in orphans]
+    if decision is BatchDecision.REPLAYED:
+        holders = replay
+    return _NameState(
+        looked=looked,
         newest=newest,
-        does=does,
-        known=replay[0].part if does is BatchDecision.FOLLOW else known,
+        decision=decision,
+        known=replay[0].part if decision is BatchDecision.FOLLOW else partition,
         others=others,
-        holder=next(iter(waited), None),
+        holder=next(iter(holders), None),
         released=[reader.batch_id for reader in others if reader.batch_id in orphans],
     )
 
 
-def match(source: Opens, shown: PartListing, known: LedgerView, window: Window) -> MatchResult:
+def match(source: PartAccess, shown: PartListing, known: LedgerView, window: Window) -> MatchResult:
     """As `Source.match`."""
     names = {part.name for part in shown.items}
     offers, begun, notes, over, replayed = [], [], [], [], []
-    looked, refused = _looked(source, known)
-    refused += [one.refused for one in looked if not one.key]
+    looked, refused = _open_unsettled(source, known)
+    refused += [one.refusal for one in looked if not one.key]
     refused += (missing := _missing(source, known, names) if names or shown.complete else [])
     held_back = missing and source.context.by_position
-    states = _states(source, known, looked)
+    states = _name_states(source, known, looked)
     for state in states:
-        one, goes_on, old = state.looked, state.known, state.newest
-        if state.does is BatchDecision.REPLAYED:
+        output, partition, old = state.looked, state.known, state.newest
+        if state.decision is BatchDecision.REPLAYED:
             replayed.append(state)
         elif held_back and old is None:
             continue
-        elif state.does is BatchDecision.WAIT:
-            offers.append(offer_of(one, None, one.key))
-            notes.append(f"{one.part.name!r}: {state.holder} an output of it; plan waits for that")
-        elif one.refused and goes_on is None:
-            refused.append(one.refused)
+        elif state.decision is BatchDecision.WAIT:
+            offers.append(make_offer(output, None, output.key))
+            notes.append(
+                f"{output.part.name!r}: {state.holder} an output of it; plan waits for that batch"
+            )
+        elif output.refusal and partition is None:
+            refused.append(output.refusal)
         else:
-            offers.append(whole(one, goes_on))
-            over += [old] if old and old != goes_on and (old.seen or not old.closed) else []
-            if goes_on is None and not one.rows:
+            offers.append(offer_whole(output, partition))
+            over += [old] if old and old != partition and (old.seen or not old.closed) else []
+            if partition is None and not output.rows:
                 begun.append(offers[-1])
-    gone = [
+    lost = [
         LostRange(partition=k, seen=k.seen)
         for k in known.partitions
-        if shown.complete and k.name not in names and k.reached < k.seen and _is_of(source, k)
+        if shown.complete and k.name not in names and k.reached < k.seen and _is_upstream(source, k)
     ]
-    # Nothing is missing of content that the source has replaced.
-    gone += [LostRange(partition=partition, seen=0) for partition in over]
+    # Content that the source has replaced does not count as lost.
+    lost += [LostRange(partition=partition, seen=0) for partition in over]
     released = {
         n
         for s in states
-        if s.does in (BatchDecision.TAKE_OVER, BatchDecision.REPLAYED)
+        if s.decision in (BatchDecision.TAKE_OVER, BatchDecision.REPLAYED)
         for n in s.released
     }
     return MatchResult(
         offers=offers,
-        refused=[*refused, *_replayed(source, known, replayed)],
-        lost=gone,
-        begun=begun,
-        released=tuple(sorted(released)),
+        refusals=[*refused, *_refuse_replayed(source, known, replayed)],
+        lost_ranges=lost,
+        new_partition_offers=begun,
+        released_batches=tuple(sorted(released)),
         notes=tuple(notes),
     )
 
 
 # Keeps CH4.
-def _missing(source: Opens, known: LedgerView, names: Collection[str]) -> list[Refusal]:
-    """The refusals of batches that were read and whose markers are gone."""
-    upstream, found = source.context.declared.pipeline, []
+def _missing(source: PartAccess, known: LedgerView, names: Collection[str]) -> list[Refusal]:
+    """Refuse batches that semel has read, but whose markers no longer exist."""
+    upstream, refused = source.context.declared.pipeline, []
     for k in known.partitions:
-        if k.name not in names and k.reached >= k.seen > 0 and _is_of(source, k):
+        if k.name not in names and k.reached >= k.seen > 0 and _is_upstream(source, k):
             try:
-                source.now(k.name)  # A listing may lack a marker that is being replaced.
+                source.current_part(k.name)  # A listing may lack a marker that is being replaced.
             except FileNotFoundError:
                 detail = (
-                    f"its marker is gone, and {k.reached} rows of it were read. If {upstream} "
-                    "reads their records again, they come back in another batch. A pipeline "
-                    "without a record_id begins no new batch meanwhile. Put the marker back; or "
-                    "declare a pipeline of another name and sink, which reads all from its start"
+                    f"its marker no longer exists, but {k.reached} of its rows were read. If "
+                    f"{upstream} reads their records again, the rows come back in another batch. "
+                    "A pipeline without a record_id begins no new batch until then. Put the "
+                    "marker back; or declare a pipeline with another name and sink, which reads "
+                    "everything from the start"
                 )
-                found.append(Refusal(name=k.name, reason="missing", detail=detail))
-    return found
+                refused.append(Refusal(name=k.name, reason="missing", detail=detail))
+    return refused
 
 
-def _is_of(source: Opens, known: Partition) -> bool:
-    """Whether a partition is of the pipeline that is declared now."""
+def _is_upstream(source: PartAccess, known: Partition) -> bool:
+    """Whether a partition belongs to the declared upstream pipeline."""
     return known.name.startswith(f"{source.context.declared.pipeline}/")
 
 
-def _looked(source: Opens, known: LedgerView) -> tuple[list[Looked], list[Refusal]]:
-    """The batches that are not settled, opened; and those that cannot be."""
+def _open_unsettled(
+    source: PartAccess, known: LedgerView
+) -> tuple[list[PartInspection], list[Refusal]]:
+    """Open the batches that are not settled. Returns them, and refusals of unreadable ones."""
     looked, refused = [], []
     for part in known.unsettled:
         try:
-            looked.append(source.look(part))
+            looked.append(source.inspect(part))
         except FileNotFoundError:
-            continue  # It is being replaced: the next plan sees the new one.
+            continue  # Finalize is replacing it: the next plan sees the new marker.
         except OSError as error:
-            refused.append(unreadable(part, error))
+            refused.append(unreadable_refusal(part, error))
     return looked, refused
 
 
-def _states(source: Opens, known: LedgerView, looked: list[Looked]) -> list[_State]:
-    """The states of the names of some batches, except those that cannot be read."""
-    held, claims = by_name(known, (one.part for one in looked)), defaultdict(list)
-    asked = [
+def _name_states(
+    source: PartAccess, known: LedgerView, looked: list[PartInspection]
+) -> list[_NameState]:
+    """The states of the names of readable batches."""
+    partitions, claims = partitions_by_name(known, (one.part for one in looked)), defaultdict(list)
+    names = [
         one.part.name for one in looked
-        if (was := held.get(one.part.name))
-        and (was.closed or was.evidence.get("content") != one.key)
+        if (old := partitions.get(one.part.name))
+        and (old.closed or old.evidence.get("content") != one.key)
     ]  # fmt: skip
     silent = source.context.limits.orphan_after.total_seconds()
-    found = known.rows("sealed", "readers", names=asked, silent_seconds=silent) if asked else []
-    for r in found:
+    readers = known.query("sealed", "readers", names=names, silent_seconds=silent) if names else []
+    for r in readers:
         reader = {key: r[key] for key in _ClaimingBatch._fields if key != "part"}
         part = Partition(**{key: value for key, value in r.items() if key not in reader})
         claims[part.name].append(_ClaimingBatch(part=part, **reader))
     return [
-        _state(one, held.get(one.part.name), claims[one.part.name], known.orphans)
+        _judge_name(one, partitions.get(one.part.name), claims[one.part.name], known.orphans)
         for one in looked
         if one.key
     ]
 
 
-def whole(one: Looked, held: Partition | None) -> PartOffer:
-    """A batch's rows, all of them."""
-    return offer_of(one, held, one.key, end=one.rows)
+def offer_whole(looked: PartInspection, partition: Partition | None) -> PartOffer:
+    """Offer all rows of a batch."""
+    return make_offer(looked, partition, looked.key, end=looked.rows)
 
 
-def word(
-    source: Opens, known: LedgerView, name: str, *, same: bool, start: int, is_open: bool
+def accept_output(
+    source: PartAccess, known: LedgerView, name: str, *, same: bool, start: int, is_open: bool
 ) -> Acceptance | None:
     """As `Source.accept`."""
-    looked, _ = _looked(source, known)
-    asked = [one for one in looked if one.part.name == name]
-    state, pipeline = next(iter(_states(source, known, asked)), None), source.context.name
-    if state and state.holder and state.does in (BatchDecision.WAIT, BatchDecision.REPLAYED):
+    looked, _ = _open_unsettled(source, known)
+    looked = [one for one in looked if one.part.name == name]
+    state, pipeline = next(iter(_name_states(source, known, looked)), None), source.context.name
+    if state and state.holder and state.decision in (BatchDecision.WAIT, BatchDecision.REPLAYED):
         raise SourceError(
             f"{name!r}: {state.holder} an output of it. Nothing was accepted. Let that batch "
             "finish, or abandon it",
             next=f"semel batches {pipeline}",
         )
-    if state is None or state.does is not BatchDecision.REPLAYED:
+    if state is None or state.decision is not BatchDecision.REPLAYED:
         as_what = "a batch that was replayed"
-        return unrefused(pipeline, name, as_what, may_be=is_open and not same)
-    return new_word(
+        return accept_unrefused(pipeline, name, as_what, may_be=is_open and not same)
+    return accept_new_content(
         pipeline, name, "another output of that batch, and its rows have other numbers",
-        state.newest, lambda: whole(state.looked, None), same=same, start=start,
+        state.newest, lambda: offer_whole(state.looked, None), same=same, start=start,
     )  # fmt: skip
 
 
-def _replayed(source: Opens, known: LedgerView, states: list[_State]) -> Iterator[Refusal]:
-    """The refusals of batches that were replayed."""
+def _refuse_replayed(
+    source: PartAccess, known: LedgerView, states: list[_NameState]
+) -> Iterator[Refusal]:
+    """Refuse batches whose output a replay has replaced."""
     context = source.context
     read = [next(one for one in state.others if one.committed) for state in states]
     pairs = {"roots": [one.root for one in read], "names": [one.part.name for one in read]}
     pairs["orphans"] = [*known.orphans]
-    apart = {r["root"] for r in known.rows("replay", "apart", **pairs)} if read else set()
+    apart = {r["root"] for r in known.query("replay", "apart", **pairs)} if read else set()
     for state, one in zip(states, read, strict=True):
         part = state.looked.part
         upstream, _, number = part.name.rpartition("/b")
         replay = f"semel replay {context.name} --batches {one.root}"
-        what = (
-            f"`{replay}` reads it in the place of that; and "
-            f"`semel replay {upstream} --batches {int(number)} --downstream` does so for each "
+        advice = (
+            f"`{replay}` replaces the old rows by the new ones; "
+            f"`semel replay {upstream} --batches {int(number)} --downstream` does so in each "
             f"pipeline that reads {upstream}"
         )
         if one.root in apart or context.record_id:
-            what = (
-                f"What was read stays, as no replay takes another output (`{replay} --dry-run` "
-                "tells why): declare a pipeline of another name and sink, which reads all from "
-                "its start"
+            advice = (
+                f"The old rows stay, because no replay can take the new output (`{replay} "
+                "--dry-run` explains why): declare a pipeline with another name and sink, which "
+                "reads everything from the start"
             )
-        end = f"{accept_command(context, part.name)} reads the new output as new rows, beside the old"
+        end = f"{accept_command(context, part.name)} adds the new output and keeps the old rows"
         if state.holder:
             silent = state.holder.batch_id
             end = f"`semel abandon {silent}` ends the silent replay {silent}, which has claimed it"
         yield refusal(
             part,
             BatchDecision.REPLAYED,
-            f"its output is not what was read as {show(source, one.part)}; it has "
-            f"{state.looked.rows} rows now. {what}; or {end}",
+            f"its output has changed since semel read it as "
+            f"{describe_partition(source, one.part)}; it has "
+            f"{state.looked.rows} rows now. {advice}; or {end}",
         )

@@ -1,6 +1,6 @@
-"""What a success marker says of a batch's output, for who reads that (docs/protocol.md).
+"""Reads the output of a batch from its success marker alone, without the ledger of its pipeline.
 
-Other readers do the same: nothing here is told by the pipeline's ledger.
+Any other reader can do the same (docs/protocol.md).
 """
 
 import errno
@@ -16,17 +16,17 @@ from semel.errors import CorruptionError
 from semel.formats.output import folder_values
 from semel.model.arrow import arrow_type
 from semel.model.manifest import MARKER_FORMAT, Kind
-from semel.model.plain import parsed
+from semel.model.plain import parse_json
 from semel.sinks.spec import MARKERS, archive_of
 from semel.sources.pipeline.spec import PipelineSourceSpec
 from semel.storage import checksum
 
 ROWS_MAX = 1 << 32
-"""Rows of one batch: more than its pipeline's limits let it have, and few enough to be split."""
+"""Rows of one batch: more than a pipeline's limits allow, and few enough to split into tasks."""
 
 
-def whole(plain: dict[str, Any], key: str) -> int:
-    """A number of 0 or more. ValueError: it is none."""
+def natural_number(plain: dict[str, Any], key: str) -> int:
+    """Return an integer of 0 or more. Raises ValueError if the value is anything else."""
     value = plain[key]
     if type(value) is not int or value < 0:
         raise ValueError(f"{key} is {value!r}")
@@ -34,7 +34,7 @@ def whole(plain: dict[str, Any], key: str) -> int:
 
 
 def rows_in(path: Path) -> int:
-    """How many rows a file's footer has. OSError: it has none."""
+    """The number of rows in a file's footer. Raises OSError if it has no valid footer."""
     import pyarrow.parquet as pq
 
     try:
@@ -46,7 +46,7 @@ def rows_in(path: Path) -> int:
 @dataclass(frozen=True, kw_only=True)
 class OutputFile:
     """A file of a batch's output. `first`: the position of its first row in the batch, from 0.
-    `fixed`: the columns that its folders name, each with its one value.
+    `fixed`: the columns in the names of its folders, each with its value.
     """
 
     path: Path
@@ -58,23 +58,23 @@ class OutputFile:
 
     # Keeps S29.
     def is_whole(self) -> bool:
-        """Whether it has its size and checksum, and as many rows as are listed. OSError: it cannot
-        be read.
+        """Whether size, checksum and number of rows match the marker. Raises OSError if the file
+        cannot be read.
         """
         same = self.path.stat().st_size == self.bytes and checksum(self.path) == self.checksum
         return same and rows_in(self.path) == self.records
 
     def stamp(self) -> tuple[int, ...]:
-        """What changes when it is written to. OSError: it cannot be read."""
-        found = self.path.stat()
-        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        """A value that changes with each write. Raises OSError if the file cannot be read."""
+        status = self.path.stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """The output of one batch, which rows have in the order of `files`. `content`: a digest, equal
-    for equal files, wherever they lie. `frontier`: the batch up to which all was finalized that one
-    look at its source saw. 0: not known.
+    """The output of one batch; its rows have the order of `files`. `content`: a digest, equal for
+    equal files in any folder. `frontier`: up to this batch, the pipeline had finalized everything
+    that one listing of its source showed. 0: unknown.
     """
 
     pipeline: str
@@ -88,12 +88,12 @@ class Output:
 
     @property
     def rows(self) -> int:
-        """All of them."""
+        """The number of rows of all files."""
         return sum(file.records for file in self.files)
 
     @property
     def bytes(self) -> int:
-        """Those of its files."""
+        """The size of all files."""
         return sum(file.bytes for file in self.files)
 
     def between(self, start: int, end: int) -> Iterator[OutputFile]:
@@ -110,7 +110,9 @@ class OutputFolders:
 
     @classmethod
     def of(cls, declared: PipelineSourceSpec) -> "OutputFolders":
-        """As declared. TerminalError: outside the data roots, or there are two archives."""
+        """The declared folders. Raises TerminalError if they lie outside the data roots, or there
+        are two archives.
+        """
         sink = declared.folder()
         return cls(sink=sink, archive=declared.markers() or archive_of(sink))
 
@@ -120,36 +122,38 @@ class OutputFolders:
         return self.archive / MARKERS
 
     def marker(self, part: str) -> Path:
-        """The marker of a batch, by its name as a part: `flights/b00000017`."""
+        """The marker of a batch, by the name of the part: `flights/b00000017`."""
         return self.markers / f"{part.rpartition('/')[2]}.json"
 
-    def replaced(self, part: str, generation: int) -> Path:
-        """The place of a marker that a replay replaced."""
+    def replaced_marker(self, part: str, generation: int) -> Path:
+        """The path of a marker that a replay replaced."""
         return self.archive / "replaced" / f"{part.rpartition('/')[2]}-g{generation:04d}.json"
 
     def read(self, path: Path) -> Output:
-        """The output that a marker tells of. CorruptionError: it is no marker, or unknown here."""
+        """Read a marker. Raises CorruptionError if it is invalid, or from a newer semel."""
         return self.parse(path, None)
 
     # Keeps R3.
     def parse(self, path: Path, text: bytes | None) -> Output:
         """As `read`, with `text` if it was read already."""
         try:
-            plain = parsed(path.read_bytes() if text is None else text)
+            plain = parse_json(path.read_bytes() if text is None else text)
             if plain["format"] != MARKER_FORMAT:
-                raise ValueError(f"its format is {plain['format']!r}, and {MARKER_FORMAT} is known")
-            before = {"batch_id": plain["batch_id"], "generation": plain.get("generation", 1) - 1}
-            if "replaces" in plain and not ("replay" in plain and plain["replaces"] == [before]):
+                raise ValueError(
+                    f"its format is {plain['format']!r}, but semel reads only {MARKER_FORMAT}"
+                )
+            earlier = {"batch_id": plain["batch_id"], "generation": plain.get("generation", 1) - 1}
+            if "replaces" in plain and not ("replay" in plain and plain["replaces"] == [earlier]):
                 raise ValueError(
                     f"it replaces {plain['replaces']!r}: unknown to this version of semel"
                 )
-            if not path.name.startswith(f"b{whole(plain, 'batch_id'):08d}"):
-                raise ValueError(f"it speaks of batch {plain['batch_id']}")
+            if not path.name.startswith(f"b{natural_number(plain, 'batch_id'):08d}"):
+                raise ValueError(f"its batch_id is {plain['batch_id']}")
             return self._output(plain)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
             raise CorruptionError(
-                f"the marker {path} cannot be read: {why}; restore it from a backup"
+                f"cannot read the marker {path}: {why}. Restore it from a backup"
             ) from error
 
     def _output(self, plain: dict[str, Any]) -> Output:
@@ -162,7 +166,7 @@ class OutputFolders:
             raise ValueError("it has a column twice")
         names = [one if isinstance(one, str) else one["name"] for one in folders]
         pipeline, batch = plain["pipeline"], plain["batch_id"]
-        generation = whole({"generation": 1, **plain}, "generation")
+        generation = natural_number({"generation": 1, **plain}, "generation")
         state = xxhash.xxh3_128(f"{pipeline} {batch} {generation}".encode())
         files, first = [], 0
         for file in plain["files"]:
@@ -176,15 +180,15 @@ class OutputFolders:
             fixed = folder_values(columns, names, file["path"])
             files.append(
                 OutputFile(
-                    path=self.sink / path, first=first, records=whole(file, "records"),
-                    bytes=whole(file, "bytes"), checksum=file["checksum"], fixed=fixed,
+                    path=self.sink / path, first=first, records=natural_number(file, "records"),
+                    bytes=natural_number(file, "bytes"), checksum=file["checksum"], fixed=fixed,
                 )
             )  # fmt: skip
             first += file["records"]
         if len({file.path for file in files}) < len(files):
             raise ValueError("it lists a file twice")
         if first > ROWS_MAX:
-            raise ValueError(f"it has {first:,} rows, and a batch has {ROWS_MAX:,} at most")
+            raise ValueError(f"it has {first:,} rows, but a batch has {ROWS_MAX:,} at most")
         return Output(
             pipeline=pipeline,
             batch_id=batch,
@@ -193,5 +197,5 @@ class OutputFolders:
             columns=columns,
             files=tuple(files),
             content=state.hexdigest(),
-            frontier=whole({"frontier": 0, **plain}, "frontier"),
+            frontier=natural_number({"frontier": 0, **plain}, "frontier"),
         )

@@ -12,12 +12,12 @@ from semel.declare.parts import NAME, OnRefused, Select, Text, Unknown
 from semel.declare.place import Location
 from semel.errors import TerminalError
 from semel.formats.table import source_format
-from semel.sinks.spec import SinkSpec, folder_of
+from semel.sinks.spec import SinkSpec, checked_folder
 from semel.sources.spec import CsvOptions, SourceSpec
 
 
 class PipelineSourceSpec(SourceSpec):
-    """The finalized batches of another pipeline, each taken whole."""
+    """The finalized batches of another pipeline. A plan takes whole batches."""
 
     unit: ClassVar[str] = "rows"
     page: ClassVar[str] = "chain"
@@ -26,7 +26,7 @@ class PipelineSourceSpec(SourceSpec):
     awaited: ClassVar[str] = "batches that have claimed an output"
     dated: ClassVar[bool] = False
     expires: ClassVar[str] = (
-        "a replay of the pipeline that was read has replaced some of its output"
+        "a replay of the upstream pipeline has replaced some of its output"
     )
     limits: ClassVar[str] = "limits.records_per_batch_max"
     begins_anywhere: ClassVar[bool] = False
@@ -37,82 +37,82 @@ class PipelineSourceSpec(SourceSpec):
     pipeline: str = Field(pattern=NAME)
     """The name of the pipeline whose output is read. Its sink is files, in format: parquet."""
     path: Text | None = None
-    """The folder of that output; null: as the pipeline's own file, beside this one, declares it."""
+    """The folder of that output. null: the folder in that pipeline's file, next to this file."""
     archive: Text | None = None
-    """The folder of its markers, where its sink declares one."""
+    """The folder of its markers, if its sink declares one."""
 
     @property
     def upstream(self) -> str:
-        """The pipeline that it reads."""
+        """The name of the pipeline whose output is read."""
         return self.pipeline
 
-    def fed_by(self, sink: SinkSpec) -> Self:
-        """The same, reading what a sink writes. ValueError: it cannot, and why."""
+    def with_sink(self, sink: SinkSpec) -> Self:
+        """A copy that reads the output of a sink. Raises ValueError if semel cannot read it."""
         if not sink.in_folder:
             place = sink.whereabouts()
-            why = "not to a folder" if sink.in_files else "whose rows come in no order that stays"
+            why = "not to a folder" if sink.in_files else "whose rows have no stable order"
             raise ValueError(
-                f"{self.pipeline!r} writes to {place}, {why}; only the output of a folder "
-                "of files can be read so"
+                f"{self.pipeline!r} writes to {place}, {why}; a source of type pipeline reads only "
+                "a folder of files"
             )
         if sink.format != self.format:
             raise ValueError(
-                f"{self.pipeline!r} writes {sink.format}, and only a sink with format: "
-                f"{self.format} can be read so"
+                f"{self.pipeline!r} writes {sink.format}; a source of type pipeline reads only a "
+                f"sink with format: {self.format}"
             )
         return self.model_copy(update={"path": sink.path, "archive": sink.archive})
 
     @property
-    def beside(self) -> dict[str, str]:
-        """All columns: a row has no text."""
+    def unparsed_columns(self) -> dict[str, str]:
+        """All columns, each with its origin."""
         return {name: f"column {name}" for name in self.columns}
 
     @property
     def on_refused_or_default(self) -> OnRefused:
-        """What is declared: by default a run takes the other batches."""
+        """By default a run warns, and takes the other batches."""
         return self.on_refused or OnRefused.WARN
 
     def describe(self) -> str:
-        """Whose output."""
+        """Name the upstream pipeline."""
         return f"the finalized batches of `{self.pipeline}`"
 
-    def selected_by(self) -> str:
-        """Nothing: all is taken as it arrives."""
+    def selection_rule(self) -> str:
+        """Batches have no time to select by."""
         return "its arrival"
 
-    def misplaced(self) -> str | None:
-        """An archive that cannot be read."""
+    def folder_problem(self) -> str | None:
+        """Why the archive cannot be read, or None."""
         try:
             self.markers()
         except TerminalError as error:
             return str(error)
         return None
 
-    def reads(self, place: Location) -> bool:
-        """Whether it is the folder of that output."""
+    def reads_from(self, place: Location) -> bool:
+        """Whether a location is the folder of that output."""
         return place == self.place()
 
     def folder(self) -> Path | None:
-        """The folder of that output; None: the pipeline's file was not found yet."""
+        """The folder of that output. Returns None before that pipeline's file was read."""
         return None if self.path is None else settings.allowed(self.path, "source.path")
 
     def markers(self) -> Path | None:
-        """The declared folder of its markers and all else that is kept."""
+        """The declared archive: the folder of its markers and backups."""
         return None if self.archive is None else settings.allowed(self.archive, "source.archive")
 
     @field_validator("path", "archive")
     @classmethod
     def _path(cls, path: str | None) -> str | None:
-        return folder_of(path)
+        return checked_folder(path)
 
     def _problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
         yield from super()._problems()
         if self.select is not Select.ARRIVAL:
             yield ("select",), (
-                "must be arrival: a batch of another pipeline is taken when it is finalized"
+                "must be arrival: plan takes a batch of another pipeline once it is finalized"
             )
         if self.archive is not None and self.path is None:
-            yield ("archive",), "has no meaning without path: both are found by the pipeline's name"
+            yield ("archive",), "has no meaning without path: semel finds both by name"
         form = source_format(self.format)
         for name, text in self.columns.items():
             if why := form.refuses.get(ddl.parse(text).word):

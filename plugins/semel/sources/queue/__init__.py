@@ -1,1 +1,1 @@
-"""Queues that redeliver: messages are received into a spool, and read from its segments."""
+"""Queues that redeliver: receive puts messages into a spool, and stage reads its segments."""

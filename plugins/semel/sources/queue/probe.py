@@ -1,4 +1,4 @@
-"""Whether a spool can be read, and what the queue says of itself: for `semel check`."""
+"""`semel check` of a queue: can executors read the spool, and do the queue's settings fit?"""
 
 from datetime import timedelta
 from pathlib import Path
@@ -10,71 +10,72 @@ from semel.errors import SourceError
 from semel.sources import ExecutorCheck
 from semel.sources.files import probe
 
-_BEYOND = timedelta(days=1)
-"""What the horizon has beyond the queue's retention: a last delivery is received and planned."""
+_MARGIN = timedelta(days=1)
+"""How much longer than the queue's retention the horizon is: time to receive and plan the last
+delivery."""
 
 
 _DELIVERIES_MIN = 5
-"""One more than the tries of a task by the DAGs that semel makes; also Pub/Sub's own minimum."""
+"""One more than the tries of a task in semel's DAGs; also the minimum of Pub/Sub."""
 
 
-def of_spool(context: Context, sealed: Path) -> tuple[str, ExecutorCheck]:
-    """As `Source.probe`: executors are to see the folder, and in it the newest segment; where
-    nothing was received yet, the first folder above it that is there.
+def probe_spool(context: Context, sealed: Path) -> tuple[str, ExecutorCheck]:
+    """As `Source.probe`: executors check the folder and its newest segment. If semel has received
+    nothing yet, they check the nearest existing parent folder.
     """
     try:
         if not sealed.is_dir():
             above = next(path for path in sealed.parents if path.is_dir())
-            return probe.of_files(f"no spool of {context.name} in {sealed} yet", above, [])
+            return probe.folder_check(f"no spool of {context.name} in {sealed} yet", above, [])
         names = sorted(sealed.iterdir())
-        told = f"{count(len(names), 'segment')} of {context.name} in {sealed}"
-        return probe.of_files(told, sealed, list(map(str, names[-1:])))
+        summary = f"{count(len(names), 'segment')} of {context.name} in {sealed}"
+        return probe.folder_check(summary, sealed, list(map(str, names[-1:])))
     except OSError as error:
-        raise SourceError(f"{error}; let this user read all below {sealed}") from error
+        raise SourceError(f"{error}. Let this user read {sealed} and everything in it") from error
 
 
 # Keeps Q6, Q8.
-def of_service(context: Context, horizon: timedelta) -> str:
+def check_service(context: Context, horizon: timedelta) -> str:
     """As `Source.service`."""
-    with context.declared.opened_queue() as queue:
-        about = queue.about()
-        dead = queue.dead()
+    with context.declared.open_queue() as queue:
+        about = queue.describe()
+        dead = queue.count_dead_letters()
     letters = about.dead_letters
     if letters and dead:
         raise SourceError(
-            f"{letters.address} has {count(dead, 'message')} that {about.address}, or another queue, "
-            f"gave up after {letters.deliveries} deliveries, and semel does not read it. Bring them "
-            "back, or remove them there",
-            next=letters.back,
+            f"{letters.address} has {count(dead, 'message')} that {about.address} or another queue "
+            f"moved there after {letters.deliveries} deliveries. semel does not read "
+            f"{letters.address}. Bring the messages back, or remove them",
+            next=letters.restore_command,
         )
-    kept = about.retention
-    if kept is not None and not context.by_position:
-        if kept == timedelta.max:
+    retention = about.retention
+    if retention is not None and not context.by_position:
+        if retention == timedelta.max:
             raise SourceError(
-                f"{about.address} keeps messages for ever, and may deliver one again that long; "
-                f"dedup.horizon is {format_duration(horizon)}. Give the queue a retention that is "
-                "at least a day shorter"
+                f"{about.address} keeps messages for ever, so one may come again at any time, but "
+                f"dedup.horizon is {format_duration(horizon)}. Give the queue a retention that "
+                "is at least a day shorter"
             )
-        if horizon < kept + _BEYOND:
+        if horizon < retention + _MARGIN:
             raise SourceError(
-                f"{about.address} keeps messages for {format_duration(kept)}, and may deliver one "
-                f"again that long; dedup.horizon is {format_duration(horizon)}. Declare at least "
-                f"{format_duration(kept + _BEYOND)}"
+                f"{about.address} keeps messages for {format_duration(retention)} and may deliver "
+                f"one again that long, but dedup.horizon is {format_duration(horizon)}. Declare at "
+                f"least {format_duration(retention + _MARGIN)}"
             )
-    told = f"{about.address}"
+    summary = f"{about.address}"
     if about.waiting is not None:
-        told += f": about {count(about.waiting, 'message')} to be delivered"
-    if kept is None:
-        told += "; it does not say how long it keeps them: dedup.horizon must be a day longer"
+        summary += f": about {count(about.waiting, 'message')} to deliver"
+    if retention is None:
+        summary += "; its retention is unknown: make dedup.horizon a day longer than that"
     if letters:
-        moved = f"{about.address} gives a message up after {letters.deliveries} deliveries: "
-        moved += f"{letters.address} takes it, which semel does not read"
+        limit = f"{about.address} delivers a message at most {letters.deliveries} times, then "
+        limit += f"moves it to {letters.address}, which semel does not read"
         if letters.deliveries < _DELIVERIES_MIN:
             raise SourceError(
-                f"{moved}. Each receiver that is killed uses up one, and Airflow tries a task 4 times. "
-                f"Allow {_DELIVERIES_MIN} or more"
+                f"{limit}. Each killed receiver uses up one delivery, and Airflow tries a task 4 "
+                f"times. Allow {_DELIVERIES_MIN} or more"
             )
-        told += f"; {moved}" + ("; nobody can say how many it has" if dead is None else "")
+        summary += f"; {limit}" + ("; the number there is unknown" if dead is None else "")
     if queue.rights:
-        told += f"; receive needs {queue.rights}"
-    return ". ".join([told, *about.notes])
+        summary += f"; receive needs {queue.rights}"
+    return ". ".join([summary, *about.notes])

@@ -1,8 +1,8 @@
 """receive: make a queue's messages durable in the spool, then acknowledge them.
 
-The queue is asked by the caller's thread alone. A second thread appends a group to the segment and
-syncs it, while the first one pulls the next; so at most two groups are held, and what is held is
-extended also while a disk is slow.
+Only the caller's thread talks to the queue. A second thread appends a group to the segment and
+syncs it, while the first thread pulls the next group. So the receiver holds at most two groups, and
+can extend their deadlines even if the disk is slow.
 """
 
 import errno
@@ -22,7 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from semel import failpoints
-from semel.clients.queue import About, Pulled, Queue
+from semel.clients.queue import PulledMessages, Queue, QueueInfo
 from semel.declare.wording import count
 from semel.errors import SemelError, UnavailableError
 from semel.model.batch import Log
@@ -33,41 +33,41 @@ from semel.sources.queue.spool import Spool
 GROUP_BYTES = 4 << 20
 GROUP_MESSAGES = 5_000
 GROUP_SECONDS = 0.2
-"""A group ends at the first of these. Each costs a sync of the disk and a round trip to the queue;
-a service far away takes some 50 ms to answer, so a shorter wait would make each answer a group."""
+"""The limits of a group. Each group costs a disk sync and a round trip to the queue. A distant
+service answers in some 50 ms, so with a shorter wait every answer would become a group."""
 
-HELD_MESSAGES = 2 * GROUP_MESSAGES
-"""What a receiver holds at most."""
+HOLD_MESSAGES_MAX = 2 * GROUP_MESSAGES
+"""The largest number of unacknowledged messages of one receiver."""
 
-ROOM_BYTES = 4 * GROUP_BYTES
-"""What two groups need on the disk, with what Arrow and attributes add."""
+FREE_BYTES_MIN = 4 * GROUP_BYTES
+"""Disk space for two groups, including the overhead of Arrow and attributes."""
 
 SEGMENT_BYTES = 256 << 20
-"""A segment that is larger is sealed, and another one begun: tasks read them side by side."""
+"""Receive seals a larger segment and begins the next one: tasks read them in parallel."""
 
 SEGMENT_SECONDS = 30
-"""So is an older one, where receive goes on for ever: what is not sealed is not planned."""
+"""An endless receive also seals an older segment, because plan sees only sealed segments."""
 
 PULL_SECONDS = 0.5
-"""The longest wait for a message: then it is looked whether to stop."""
+"""The longest wait for a message, after which receive checks whether to stop."""
 
 AWAY_SECONDS = 300
-"""How long a receive that goes on for ever asks a queue that does not answer. A bounded one ends at
+"""How long an endless receive retries a queue that does not answer. A bounded receive fails at
 once: Airflow retries it."""
 
 PROGRESS_SECONDS = 10
-"""How often it is said how far it has come."""
+"""Time between two lines about progress in the log."""
 
 
 _MOMENT_MAX = (1 << 62) - 1
-"""Microseconds that a segment can hold, and that are in no year: stage sets such a message aside."""
+"""Microseconds that fit into a segment but lie in no year: such a message becomes a dead letter."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """When a receive ends, at the first of these. Of each None: never.
+    """A receive ends at the first bound that it reaches. None: no such bound.
 
-    `idle`: seconds of asking without a message. `size`: bytes of values.
+    `idle`: seconds of pulling without a message. `size`: bytes of values.
     """
 
     idle: float | None = None
@@ -78,17 +78,17 @@ class Bounds:
 
 @dataclass(kw_only=True)
 class _HeldMessages:
-    """Messages that are held. `since`: when the first was pulled, or the last extension; seconds of
-    the monotonic clock.
+    """Unacknowledged messages. `began`: the time of the first pull; `since`: of that, or of the
+    last extension. Both in seconds of the monotonic clock.
     """
 
-    pulled: Pulled = field(default_factory=Pulled)
+    pulled: PulledMessages = field(default_factory=PulledMessages)
     size: int = 0
     began: float = 0.0
     since: float = 0.0
 
-    def add(self, more: Pulled, now: float) -> int:
-        """Take what was pulled, after `now`. Returns the bytes of its values."""
+    def add(self, more: PulledMessages, now: float) -> int:
+        """Add the messages of a pull that began at `now`. Returns the bytes of their values."""
         if not len(self.pulled):
             self.began = self.since = now
         for name, column in vars(self.pulled).items():
@@ -98,8 +98,8 @@ class _HeldMessages:
         return size
 
 
-def batch_of(pulled: Pulled) -> pa.RecordBatch:
-    """Messages as a segment has them."""
+def to_record_batch(pulled: PulledMessages) -> pa.RecordBatch:
+    """Convert messages to the schema of segments."""
     pairs = list(chain.from_iterable(pulled.attributes))
     offsets = pa.array(accumulate(map(len, pulled.attributes), initial=0), pa.int32())
     of_list = SCHEMA.field("attributes").type
@@ -114,15 +114,15 @@ def batch_of(pulled: Pulled) -> pa.RecordBatch:
         "message_id": pulled.ids,
         "published": [at and max(-_MOMENT_MAX, min(at, _MOMENT_MAX)) for at in pulled.published],
         "attributes": pa.ListArray.from_arrays(offsets, structs, type=of_list),
-        "ordering_key": _texts(pulled.ordering_keys),
+        "ordering_key": _text_column(pulled.ordering_keys),
         "attempt": pulled.attempts,
         "value": pulled.values,
     }
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
 
 
-def _texts(texts: list[str | None]) -> pa.Array:
-    """A column of texts. One that is none keeps its bytes, which its reader finds."""
+def _text_column(texts: list[str | None]) -> pa.Array:
+    """A string column. A value that is not valid UTF-8 keeps its bytes; the reader detects it."""
     try:
         return pa.array(texts, pa.string())
     except UnicodeEncodeError:
@@ -133,33 +133,33 @@ def _texts(texts: list[str | None]) -> pa.Array:
 def receive(queue: Queue, path: Path, pipeline: str, bounds: Bounds, log: Log) -> ReceiveResult:
     """Receive until a bound is reached, SIGTERM or SIGINT comes, or the queue or the disk fails.
 
-    1. Seal what dead receivers left in the pipeline's spool, whose folder is `path`.
-    2. Pull. 3. Append a group, durably. 4. Acknowledge it. 5. At the end: hand back what is not
-    appended, and seal.
+    1. Seal the parts of dead receivers in the pipeline's spool, whose folder is `path`.
+    2. Pull. 3. Append a group, durably. 4. Acknowledge it. 5. At the end, hand back messages that
+    are not appended, and seal.
 
-    UnavailableError: the queue is away, or the spool cannot be written; what was received by then
-    is in the spool, and what was not is not acknowledged. TerminalError: as `Queue` says.
+    Raises UnavailableError if the queue is away or the spool cannot be written; all acknowledged
+    messages are then in the spool. Raises TerminalError as `Queue` does.
     """
     spool = Spool(path)
-    spool.make()
+    spool.create_folders()
     spool.recover(log)
-    with stopping() as stop, _Receiver(queue, spool, pipeline, bounds, log, stop) as receiver:
+    with stop_on_signal() as stop, _Receiver(queue, spool, pipeline, bounds, log, stop) as receiver:
         return receiver.run()
 
 
 @contextmanager
-def stopping() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set within the block, where this is the main thread."""
+def stop_on_signal() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set within the block, if this is the main thread."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, lambda *_: stop.set()) for number in numbers]
+    handlers = [signal.signal(number, lambda *_: stop.set()) for number in numbers]
     try:
         yield stop
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in zip(numbers, handlers, strict=True):
             signal.signal(number, handler)
 
 
@@ -170,19 +170,19 @@ class _Receiver:
     ) -> None:  # fmt: skip
         self.queue, self.spool, self.pipeline, self.bounds = queue, spool, pipeline, bounds
         self.log, self.stop = log, stop
-        self.about: About
-        self.done = ReceiveResult()
+        self.about: QueueInfo
+        self.result = ReceiveResult()
         self.filling = _HeldMessages()
         self.appending: tuple[_HeldMessages, Future] | None = None
         self.part: OpenSegment | None = None
         self.part_began = 0.0
-        self.taken = self.size = self.fails = 0
-        self.spent = 0  # Messages that were let go after their last delivery.
+        self.message_count = self.size = self.fails = 0
+        self.exhausted = 0  # Messages that were not acknowledged at their last delivery.
         self.failing_since = self.idle = 0.0
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="append")
 
     def __enter__(self) -> "_Receiver":
-        # Messages come by thousands: the collector would look at all that was imported each time.
+        # Messages come by thousands: the collector would scan all imported modules each time.
         gc.freeze()
         return self
 
@@ -193,118 +193,120 @@ class _Receiver:
             self.part.close()
 
     def run(self) -> ReceiveResult:
-        """Receive, as the bounds say."""
-        self.about = self.queue.about()
-        before = self.spool.last_address()
-        if before not in (None, self.about.address):
+        """Receive until a bound is reached."""
+        self.about = self.queue.describe()
+        previous = self.spool.last_address()
+        if previous not in (None, self.about.address):
             self.log(
-                f"the queue is another one than at the last receive: {before} then, "
-                f"{self.about.address} now. Messages of the old one that were not received are "
-                "lost, unless the new one has them"
+                f"the queue is not the one of the last receive: it was {previous}, and is now "
+                f"{self.about.address}. Messages that semel did not receive from the old queue are "
+                "lost, unless the new queue has them"
             )
-        self.began = self.told = time.monotonic()
+        self.began = self.reported_at = time.monotonic()
         try:
             self._run()
         except OSError as error:
-            raise self._given_up(error) from error
-        return self.done
+            raise self._disk_error(error) from error
+        return self.result
 
     def _run(self) -> None:
         try:
-            while (bound := self._reached()) is None:
-                self._take()
+            while (bound := self._bound_reached()) is None:
+                self._pull()
             self._flush()
-            self._settle()
+            self._acknowledge()
             self._seal()
-            self._end(bound)
+            self._note_end(bound)
         except SemelError as error:
-            # What was pulled is of use, whatever became of the queue.
+            # The pulled messages are valid, whatever happened to the queue.
             with suppress(SemelError):
                 self._flush()
-                self._settle()
+                self._acknowledge()
             self._seal()
             if not isinstance(error, UnavailableError):
                 raise
-            done = f"{error}. Before that: {self.done.describe()}{self._moved()}"
-            raise UnavailableError(done) from error
-        if moved := self._moved():
-            self.log(moved.removeprefix(". But "))
+            progress = f"Before that: {self.result.describe()}{self._dead_letter_note()}"
+            raise UnavailableError(f"{error}. {progress}") from error
+        if note := self._dead_letter_note():
+            self.log(note.removeprefix(". But "))
 
-    def _end(self, bound: str) -> None:
-        """Keep which bound ended this, and how many messages wait although it ended."""
-        self.done.ended_by = bound
+    def _note_end(self, bound: str) -> None:
+        """Note which bound ended this receive, and how many messages still wait in the queue."""
+        self.result.ended_by = bound
         if bound.startswith("until") and bound != "until.idle":
             with suppress(SemelError):  # All is in the spool and acknowledged.
-                self.done.waiting = self.queue.about().waiting
+                self.result.waiting = self.queue.describe().waiting
 
-    def _reached(self) -> str | None:
-        """The bound that is reached."""
+    def _bound_reached(self) -> str | None:
+        """The bound that is reached, or None. Reports progress."""
         bounds, now = self.bounds, time.monotonic()
-        if self.told + PROGRESS_SECONDS <= now:
-            self.told = now
-            self.log(f"received {count(self.taken, 'message')} so far")
+        if self.reported_at + PROGRESS_SECONDS <= now:
+            self.reported_at = now
+            self.log(f"received {count(self.message_count, 'message')} so far")
         ends = {
             "a signal": self.stop.is_set(),
             "until.idle": bounds.idle is not None and self.idle >= bounds.idle and self.idle > 0,
             "until.seconds": bounds.seconds is not None and now - self.began >= bounds.seconds,
-            "until.messages": bounds.messages is not None and self.taken >= bounds.messages,
+            "until.messages": bounds.messages is not None and self.message_count >= bounds.messages,
             "until.bytes": bounds.size is not None and self.size >= bounds.size,
         }
         return next((name for name, is_reached in ends.items() if is_reached), None)
 
-    def _take(self) -> None:
-        """One pull, and what is due then."""
-        if self.fails and not self._ask_again():
+    def _pull(self) -> None:
+        """Pull once; then append, acknowledge, extend and seal what is due."""
+        if self.fails and not self._reconnect():
             return
-        most = self._most()
+        limit = self._group_limit()
         now, filling = time.monotonic(), self.filling
-        held = len(filling.pulled)
-        left = (self.bounds.messages or self.taken + GROUP_MESSAGES) - self.taken
+        in_group = len(filling.pulled)
+        bound = self.bounds.messages
+        to_bound = bound - self.message_count if bound else GROUP_MESSAGES
         seconds = min(PULL_SECONDS, self.about.deadline_seconds / 4)
-        if held:
+        if in_group:
             seconds = max(0.0, min(seconds, filling.began + GROUP_SECONDS - now))
         try:
-            found = self.queue.pull(
-                min(most - held, left), max(GROUP_BYTES - filling.size, 1), seconds
+            pulled = self.queue.pull(
+                min(limit - in_group, to_bound), max(GROUP_BYTES - filling.size, 1), seconds
             )
         except UnavailableError as error:
-            self._failed(error)
+            self._handle_failure(error)
             return
         self.fails = 0
-        # A slow disk or acknowledgement is no idle time: messages may wait meanwhile.
+        # Time spent on a slow disk or acknowledgement is not idle: messages may wait meanwhile.
         self.idle += time.monotonic() - now
-        if len(found):
+        if len(pulled):
             self.idle = 0.0
-            self.taken += len(found)
-            self.size += filling.add(found, now)
-        full = len(filling.pulled) >= most or filling.size >= GROUP_BYTES
-        # Keeps Q10. No pull waits for what comes only after these are acknowledged.
-        last = self.about.ordered or not len(found)
+            self.message_count += len(pulled)
+            self.size += filling.add(pulled, now)
+        full = len(filling.pulled) >= limit or filling.size >= GROUP_BYTES
+        # Keeps Q10. An ordered queue may send the next message only after an acknowledgement.
+        last = self.about.ordered or not len(pulled)
         if full or last or time.monotonic() - filling.began >= GROUP_SECONDS:
             self._flush()
-        self._settle(patient=last)
+        self._acknowledge(patient=last)
         self._extend()
         old = self.part and time.monotonic() - self.part_began >= SEGMENT_SECONDS
         if self.part and (self.part.end >= SEGMENT_BYTES or (old and self.bounds.seconds is None)):
-            self._settle()
+            self._acknowledge()
             self._seal()
 
     # Keeps Q8.
-    def _most(self) -> int:
-        """How many messages a group may have: where deliveries count, a disk that fails is met
-        before a pull, or by few messages. OSError: it is full."""
+    def _group_limit(self) -> int:
+        """The most messages of a group. If the queue limits deliveries, a failing disk must show
+        before a pull, or with few messages. Raises OSError if the disk is full.
+        """
         if self.about.dead_letters is None:
             return GROUP_MESSAGES
         if not len(self.filling.pulled):
-            self._begin()
+            self._ensure_part()
             disk = os.statvfs(self.spool.open)
-            if disk.f_bavail * disk.f_frsize < ROOM_BYTES:
-                self._settle()
+            if disk.f_bavail * disk.f_frsize < FREE_BYTES_MIN:
+                self._acknowledge()
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return min(GROUP_MESSAGES, 1 + 2 * self.done.messages)
+        return min(GROUP_MESSAGES, 1 + 2 * self.result.messages)
 
-    def _failed(self, error: UnavailableError) -> None:
-        """A pull failed: whether this is still the same queue must be asked."""
+    def _handle_failure(self, error: UnavailableError) -> None:
+        """Count a failed request, and raise it if the queue has been away for too long."""
         now = time.monotonic()
         if not self.fails:
             self.failing_since = now
@@ -313,55 +315,55 @@ class _Receiver:
         if (self.fails > 1 and not forever) or now - self.failing_since > AWAY_SECONDS:
             raise error
         if self.fails > 1:
-            self._settle()
+            self._acknowledge()
             self._seal()
             self.stop.wait(1)
 
     # Keeps Q4.
-    def _ask_again(self) -> bool:
-        """Whether the queue answers. Another one than before goes into another segment."""
+    def _reconnect(self) -> bool:
+        """Whether the queue answers again. Begins another segment if it is a different queue."""
         try:
-            about = self.queue.about()
+            about = self.queue.describe()
         except UnavailableError as error:
-            self._failed(error)
+            self._handle_failure(error)
             return False
         if about.address != self.about.address:
-            # An acknowledgement could be of a message of the other queue, which nobody has.
-            self.taken -= len(self.filling.pulled)
+            # A handle of the old queue could acknowledge a message that is in no spool.
+            self.message_count -= len(self.filling.pulled)
             self.size -= self.filling.size
             self.filling = _HeldMessages()
-            self._settle(acknowledge=False)
+            self._acknowledge(acknowledge=False)
             self._seal()
-            self.log(f"the queue is another one now: {about.address}")
+            self.log(f"the queue has been replaced: it is now {about.address}")
         self.about = about
         return True
 
     def _flush(self) -> None:
-        """Let the messages that were pulled be appended, behind the ones before."""
-        self._settle()
+        """Append the pulled messages in the second thread, after the previous group."""
+        self._acknowledge()
         if not len(self.filling.pulled):
             return
-        self._begin()
+        self._ensure_part()
         group, self.filling = self.filling, _HeldMessages()
         self.appending = group, self.pool.submit(_append, self.part, group.pulled)
 
-    def _begin(self) -> None:
-        """Have a part to append to."""
+    def _ensure_part(self) -> None:
+        """Begin a part unless there is one."""
         if self.part is None:
             now = datetime.now(UTC)
             self.part = OpenSegment.create(self.spool.open, self.pipeline, self.about.address, now)
             self.part_began = time.monotonic()
 
     # Keeps Q1.
-    def _settle(self, *, patient: bool = True, acknowledge: bool = True) -> None:
-        """Acknowledge what is appended. Patient: wait until it is.
+    def _acknowledge(self, *, patient: bool = True, acknowledge: bool = True) -> None:
+        """Acknowledge the appended group. `patient`: wait until it is appended.
 
-        OSError: it could not be, and is held as it was.
+        Raises OSError if appending failed; the group then stays unacknowledged.
         """
         if self.appending is None:
             return
         group, future = self.appending
-        while not wait([future], self._until_extension() if patient else 0).done:
+        while not wait([future], self._seconds_to_extension() if patient else 0).done:
             if not patient:
                 return
             self._extend()
@@ -375,51 +377,51 @@ class _Receiver:
             with suppress(UnavailableError):
                 refused = self.queue.acknowledge(pulled.handles)
             failpoints.point("receive.after_ack")
-        self.done.unacknowledged += refused
-        self.spent += min(refused, self._last(pulled))
+        self.result.unacknowledged += refused
+        self.exhausted += min(refused, self._last_deliveries(pulled))
 
     def _count(self, group: _HeldMessages) -> None:
-        done, pulled = self.done, group.pulled
-        done.messages += len(pulled)
-        done.size += group.size
-        done.redelivered += sum(attempt > 1 for attempt in pulled.attempts)
+        result, pulled = self.result, group.pulled
+        result.messages += len(pulled)
+        result.size += group.size
+        result.redelivered += sum(attempt > 1 for attempt in pulled.attempts)
         if times := [at for at in pulled.published if at is not None]:
             waited = time.time() - min(times) / 1e6
-            done.oldest_seconds = max(done.oldest_seconds or 0.0, waited)
+            result.oldest_seconds = max(result.oldest_seconds or 0.0, waited)
 
-    def _held(self) -> list[_HeldMessages]:
+    def _groups(self) -> list[_HeldMessages]:
         groups = [self.filling, *(self.appending or ())[:1]]
         return [group for group in groups if len(group.pulled)]
 
-    def _until_extension(self) -> float:
+    def _seconds_to_extension(self) -> float:
         half = self.about.deadline_seconds / 2
-        ends = [group.since + half - time.monotonic() for group in self._held()]
+        ends = [group.since + half - time.monotonic() for group in self._groups()]
         return max(0.0, min(ends, default=half))
 
     def _extend(self) -> None:
-        """Hold on to what is held for half of its time."""
+        """Extend each group that has used up half of its deadline."""
         now = time.monotonic()
-        for group in self._held():
+        for group in self._groups():
             if now - group.since >= self.about.deadline_seconds / 2:
                 group.since = now
                 with suppress(UnavailableError):
                     self.queue.extend(group.pulled.handles)
 
-    def _last(self, pulled: Pulled) -> int:
-        """How many of these the queue delivers no more, unless they are acknowledged."""
+    def _last_deliveries(self, pulled: PulledMessages) -> int:
+        """The number of messages that the queue does not deliver again."""
         letters = self.about.dead_letters
         return sum(n >= letters.deliveries for n in pulled.attempts) if letters else 0
 
     # Keeps Q8.
-    def _moved(self) -> str:
-        """What becomes of messages that were let go too often, as a sentence behind another one."""
-        if not self.spent:
+    def _dead_letter_note(self) -> str:
+        """A sentence about messages that used up their deliveries, to append to another one."""
+        if not self.exhausted:
             return ""
         letters = self.about.dead_letters
         return (
-            f". But {count(self.spent, 'message')} had the last of {letters.deliveries} deliveries: the "
-            f"service moves them to {letters.address}, which semel does not read. Bring them back: "
-            f"`{letters.back}`"
+            f". But {count(self.exhausted, 'message')} had the last of {letters.deliveries} "
+            f"deliveries: the service moves them to {letters.address}, which semel does not read. "
+            f"Bring them back: `{letters.restore_command}`"
         )
 
     def _seal(self) -> None:
@@ -427,25 +429,25 @@ class _Receiver:
             part, self.part = self.part, None
             try:
                 if part.seal(self.spool.sealed):
-                    self.done.segments += 1
+                    self.result.segments += 1
             finally:
                 part.close()
 
-    def _given_up(self, error: OSError) -> UnavailableError:
-        """What is to be said when the disk fails. Nothing that was not synced is acknowledged."""
-        for group in self._held():
-            self.spent += self._last(group.pulled)
+    def _disk_error(self, error: OSError) -> UnavailableError:
+        """Hand back all messages that are not synced, and return the error about the disk."""
+        for group in self._groups():
+            self.exhausted += self._last_deliveries(group.pulled)
             with suppress(UnavailableError):
                 self.queue.hand_back(group.pulled.handles)
         self.appending = None
-        left = self.taken - self.done.messages
+        unsynced = self.message_count - self.result.messages
         return UnavailableError(
             f"the spool {self.spool.path} cannot be written ({error.strerror}): "
-            f"{count(left, 'message')} not acknowledged, so the queue delivers them again"
-            f"{self._moved()}. Before that: {self.done.describe()}; a segment that is not sealed is "
-            "sealed by the next receive or plan. Make room, or mend the disk"
+            f"{count(unsynced, 'message')} not acknowledged, so the queue delivers them again"
+            f"{self._dead_letter_note()}. Before that: {self.result.describe()}. The next receive "
+            "or plan makes the stored messages readable. Free some space, or repair the disk"
         )
 
 
-def _append(part: OpenSegment, pulled: Pulled) -> None:
-    part.append(batch_of(pulled))
+def _append(part: OpenSegment, pulled: PulledMessages) -> None:
+    part.append(to_record_batch(pulled))

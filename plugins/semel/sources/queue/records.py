@@ -1,4 +1,4 @@
-"""The messages of a segment become blocks of records, column by column."""
+"""Turns the messages of a segment into blocks of records, column by column."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +12,12 @@ from semel.clients.queue import MALFORMED
 from semel.declare.context import Context
 from semel.formats.lines import Fault
 from semel.formats.records import Block
-from semel.formats.selection import NONE, Selection
+from semel.formats.selection import NO_OFFSETS, Selection
 from semel.model.reasons import Reason
 from semel.sources.messages import ALL
 from semel.sources.queue.segment import read_groups, read_head
 from semel.sources.queue.spec import QueueSourceSpec
-from semel.sources.values import Values, lines_in
+from semel.sources.values import Values, record_lines_of_column
 
 
 _MALFORMED: Fault = (Reason.malformed, "expected attributes (headers), found other bytes")
@@ -27,21 +27,21 @@ def blocks(
     context: Context, path: Path, start: int, end: int, address: str | None,
     selection: Selection | None = None,
 ) -> Iterator[Block]:  # fmt: skip
-    """The records of the messages [start, end) of a segment. `address`: what their ids begin with;
-    None: with the segment's. CorruptionError: it is damaged.
+    """Yield the records of the messages [start, end) of a segment. `address`: the prefix of their
+    ids, by default the segment's own. Raises CorruptionError if the segment is damaged.
     """
     address, values = address or read_head(path).address, Values(context)
-    for first, batch in _together(path, start, end):
+    for first, batch in _joined_groups(path, start, end):
         offsets = np.arange(first, first + batch.num_rows, dtype=np.int64)
-        size, left_out = _bytes(batch), NONE
+        size, left_out = _value_bytes(batch), NO_OFFSETS
         if selection is not None:
-            taken = selection.takes(offsets)
-            if not taken.all():
-                batch = batch.filter(pa.array(taken))
-                offsets, left_out = offsets[taken], offsets[~taken]
+            chosen = selection.takes(offsets)
+            if not chosen.all():
+                batch = batch.filter(pa.array(chosen))
+                offsets, left_out = offsets[chosen], offsets[~chosen]
         block = values.block(
-            lines_in(batch.column("value"), offsets),
-            _beside(context.declared, values, address, batch),
+            record_lines_of_column(batch.column("value"), offsets),
+            _other_columns(context.declared, values, address, batch),
             bytes_read=size,
             left_out=left_out,
         )
@@ -50,41 +50,40 @@ def blocks(
 
 
 def _malformed(source: QueueSourceSpec, batch: pa.RecordBatch) -> np.ndarray:
-    """The messages of which a column takes an attribute, and whose attributes nobody can parse."""
+    """The messages whose attributes cannot be parsed, if a column needs one of their attributes."""
     if set(source.attributes.values()) <= {ALL}:
         return np.empty(0, np.int64)
-    found = _last(batch.column("attributes"), MALFORMED)
-    return np.flatnonzero(found.is_valid().to_numpy(zero_copy_only=False))
+    raw = _last_value(batch.column("attributes"), MALFORMED)
+    return np.flatnonzero(raw.is_valid().to_numpy(zero_copy_only=False))
 
 
-def _together(path: Path, start: int, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Groups as they are, or several as one where they are small, each with the number of its first
-    message: what is parsed at once is some BLOCK_BYTES.
+def _joined_groups(path: Path, start: int, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield groups, each with the number of its first message. Joins small groups up to about
+    BLOCK_BYTES, so that they are parsed together.
     """
-    held: list[pa.RecordBatch] = []
+    small: list[pa.RecordBatch] = []
     size = begin = 0
     for first, batch in read_groups(path, start, end):
-        if held and size + _bytes(batch) > limits.BLOCK_BYTES:
-            yield begin, pa.concat_batches(held)
-            held, size = [], 0
-        if not held:
+        if small and size + _value_bytes(batch) > limits.BLOCK_BYTES:
+            yield begin, pa.concat_batches(small)
+            small, size = [], 0
+        if not small:
             begin = first
-        held.append(batch)
-        size += _bytes(batch)
-    if held:
-        yield begin, pa.concat_batches(held)
+        small.append(batch)
+        size += _value_bytes(batch)
+    if small:
+        yield begin, pa.concat_batches(small)
 
 
-def _bytes(batch: pa.RecordBatch) -> int:
-    """The bytes of its values."""
+def _value_bytes(batch: pa.RecordBatch) -> int:
     return pc.sum(pc.binary_length(batch.column("value")), min_count=0).as_py()
 
 
 # Keeps Q4.
-def _beside(
+def _other_columns(
     source: QueueSourceSpec, values: Values, address: str, batch: pa.RecordBatch
 ) -> dict[str, pa.Array]:
-    """The columns that are not of the value."""
+    """The columns that the value does not fill."""
     columns = {}
     if source.message_id:
         ids = batch.column("message_id")
@@ -94,19 +93,19 @@ def _beside(
     if source.ordering_key:
         columns[source.ordering_key] = batch.column("ordering_key").cast(pa.binary())
     for column, name in source.attributes.items():
-        found = batch.column("attributes")
+        attributes = batch.column("attributes")
         if name == ALL:
-            columns[column] = found.cast(values.type_of(column))
+            columns[column] = attributes.cast(values.type_of(column))
         else:
-            columns[column] = _last(found, name)
+            columns[column] = _last_value(attributes, name)
     return columns
 
 
-def _last(attributes: pa.ListArray, name: str) -> pa.Array:
-    """The value of each message's last attribute of a name."""
+def _last_value(attributes: pa.ListArray, name: str) -> pa.Array:
+    """The value of each message's last attribute with a name, or null."""
     every = attributes.flatten()
     at = np.flatnonzero(pc.equal(every.field("key"), name).to_numpy(zero_copy_only=False))
-    found = np.full(len(attributes), -1, np.int64)
-    # Of several for one message the last one stays.
-    found[pc.list_parent_indices(attributes).to_numpy()[at]] = at
-    return every.field("value").take(pa.array(found, mask=found < 0))
+    last = np.full(len(attributes), -1, np.int64)
+    # numpy assigns in order, so a message's last attribute wins.
+    last[pc.list_parent_indices(attributes).to_numpy()[at]] = at
+    return every.field("value").take(pa.array(last, mask=last < 0))

@@ -1,15 +1,15 @@
 """A segment: messages of a queue in one file, in the order in which they were received.
 
-A file is frames: a head, groups, a foot; behind the foot are 8 bytes, the position of its frame. A
-frame is 24 bytes (magic, number of messages, length of its body, xxh3_64 of these and the body),
-and its body. All numbers are little-endian. The position of a frame is the seed of its hash: a
-segment that somebody sends as a message has no whole frame within this one.
+A file consists of frames: a head, groups, a foot; then 8 bytes with the position of the foot. A
+frame has 24 bytes (magic, number of messages, length of the body, xxh3_64 of these and the body),
+then the body. All numbers are little-endian. The position of a frame seeds its hash, so that a
+segment sent as a message contains no valid frame of the segment around it.
 
-- Head and foot are JSON. The head says whose messages these are; the foot counts them and lists the
-  groups: a segment without it is still written to, or its receiver died.
+- Head and foot are JSON. The head names the pipeline and the queue. The foot counts the messages
+  and lists the groups. A segment without a foot is still being written, or its receiver died.
 - A group is a stream of Arrow's IPC format with one record batch of SCHEMA, compressed by LZ4.
 
-Each group is synced to disk before the next one is begun, so only the last one can be torn.
+The receiver syncs each group to disk before it begins the next, so only the last can be torn.
 """
 
 import errno
@@ -50,12 +50,12 @@ SCHEMA = pa.schema(
         pa.field("value", pa.binary(), nullable=False),
     ]
 )
-"""A message. `attempt`: the number of its delivery, from 1; 0 where the service does not say."""
+"""A message. `attempt`: the number of its delivery, from 1; 0 if the service does not give it."""
 
 HEAD, GROUP, FOOT = b"SQH1", b"SQG1", b"SQF1"
 _COUNTS = struct.Struct("<4sIQ")
 _NUMBER = struct.Struct("<Q")
-"""A hash, and the position of the foot."""
+"""The format of a hash, and of the foot's position."""
 
 _START_BYTES = _COUNTS.size + _NUMBER.size
 _MAGIC = re.compile(b"|".join([HEAD, GROUP, FOOT]))
@@ -71,7 +71,7 @@ class FrameGroup(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """Whose messages these are. `address`: the queue that ids are unique within."""
+    """The origin of the messages. `address`: the queue, within which ids are unique."""
 
     pipeline: str
     address: str
@@ -80,8 +80,8 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class Foot:
-    """The content of a sealed segment. `digest`: xxh3_128 of all bytes before the foot, which
-    begins `at` a position.
+    """The content of a sealed segment. `digest`: xxh3_128 of all bytes before the foot. `at`: where
+    the foot begins.
     """
 
     digest: str
@@ -96,7 +96,7 @@ class Foot:
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """A whole frame, which begins `at` a position of its file."""
+    """A whole frame. `at`: where it begins in its file."""
 
     magic: bytes
     messages: int
@@ -113,7 +113,7 @@ class Frame:
 
     @property
     def end(self) -> int:
-        """Where the next one begins."""
+        """Where the next frame begins."""
         return self.at + _START_BYTES + len(self.body)
 
     def batch(self) -> pa.RecordBatch:
@@ -126,30 +126,30 @@ class Frame:
 
 
 def frame_at(file: BinaryIO, at: int) -> Frame | None:
-    """The frame that begins at a position. None: there is no whole one."""
+    """The frame that begins at a position. Returns None if no whole frame begins there."""
     file.seek(at)
     start = file.read(_START_BYTES)
     if len(start) < _START_BYTES:
         return None
     magic, messages, length = _COUNTS.unpack_from(start)
-    left = os.fstat(file.fileno()).st_size - file.tell()
-    if magic not in (HEAD, GROUP, FOOT) or length > left:
+    remaining = os.fstat(file.fileno()).st_size - file.tell()
+    if magic not in (HEAD, GROUP, FOOT) or length > remaining:
         return None
     frame = Frame(magic=magic, messages=messages, body=file.read(length), at=at)
     return frame if frame.start == start else None
 
 
-def _put(file: BinaryIO, data: bytes) -> None:
-    """Write all of it: an unbuffered file may take a part."""
+def _write_all(file: BinaryIO, data: bytes) -> None:
+    """Write all bytes: one call of an unbuffered file may write only some of them."""
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]
 
 
 class OpenSegment:
-    """A segment that is written to, by the process that holds its lock.
+    """A segment that a process writes while it holds the lock.
 
-    Its file is `<uuid>.part` in the folder of open ones until it is sealed.
+    Its file is `<uuid>.part` in the folder `open` until it is sealed.
     """
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
@@ -160,50 +160,51 @@ class OpenSegment:
     # Keeps Q1.
     @classmethod
     def create(cls, folder: Path, pipeline: str, address: str, now: datetime) -> Self:
-        """Begin a segment: its lock is held, its name is durable."""
+        """Begin a segment: take its lock, and make its name durable."""
         while True:
             path = folder / f"{uuid4().hex}.part"
             failpoints.point("receive.before_create")
             file = open(path, "x+b", buffering=0)  # noqa: SIM115 - closed by close()
-            if hold(file, path):
+            if lock_part(file, path):
                 break
-            file.close()  # Somebody took it for one that a dead receiver left.
-        made = cls(path, file)
+            file.close()  # Another process has sealed it as the part of a dead receiver.
+        segment = cls(path, file)
         created = now.astimezone(UTC).strftime("%Y%m%dT%H%M%S")
         head = {"format": FORMAT, "pipeline": pipeline, "address": address, "created": created}
         try:
-            _put(file, made._next(HEAD, 0, json.dumps(head).encode()))
+            _write_all(file, segment._next_frame(HEAD, 0, json.dumps(head).encode()))
             os.fsync(file.fileno())
             sync_folder(folder)
         except OSError:
-            made.close()
+            segment.close()
             raise
         failpoints.point("receive.after_create")
-        return made
+        return segment
 
     # Keeps Q1.
     def append(self, batch: pa.RecordBatch) -> None:
-        """Write messages, durably: they may be acknowledged when this returns.
+        """Write messages durably, so that they may be acknowledged.
 
-        OSError: they may not; nothing more can be written to this segment, and `recover` seals it.
+        Raises OSError if that failed: the messages MUST NOT be acknowledged. This segment accepts
+        no more messages, and `recover_part` seals it.
         """
         body = pa.BufferOutputStream()
         with pa.ipc.new_stream(body, SCHEMA, options=_LZ4) as stream:
             stream.write_batch(batch)
-        data = self._next(GROUP, batch.num_rows, body.getvalue().to_pybytes())
+        data = self._next_frame(GROUP, batch.num_rows, body.getvalue().to_pybytes())
         failpoints.point("receive.before_append")
-        with self._once_broken():
-            _put(self._file, data[: len(data) // 2])
+        with self._refuse_once_broken():
+            _write_all(self._file, data[: len(data) // 2])
             failpoints.point("receive.torn_append")
-            _put(self._file, data[len(data) // 2 :])
+            _write_all(self._file, data[len(data) // 2 :])
             failpoints.point("receive.before_sync")
             os.fdatasync(self._file.fileno())
         failpoints.point("receive.after_sync")
 
     @contextmanager
-    def _once_broken(self) -> Iterator[None]:
-        """What failed is not tried again: after a sync that failed, the next one may say that all
-        is well of bytes that are in memory alone.
+    def _refuse_once_broken(self) -> Iterator[None]:
+        """Never retry a failed write: after a failed sync, the next sync may succeed although the
+        bytes are only in memory.
         """
         if self._broken:
             raise OSError(errno.EIO, "an earlier write failed", str(self.path))
@@ -213,13 +214,13 @@ class OpenSegment:
             self._broken = True
             raise
 
-    def _next(self, magic: bytes, messages: int, body: bytes) -> bytes:
+    def _next_frame(self, magic: bytes, messages: int, body: bytes) -> bytes:
         """The bytes of the next frame, which counts as written from now on."""
         frame = Frame(magic=magic, messages=messages, body=body, at=self.end)
-        return self.pass_frame(frame) + body
+        return self.count_frame(frame) + body
 
-    def pass_frame(self, frame: Frame) -> bytes:
-        """Count a frame at the end of the others. Returns its bytes before the body."""
+    def count_frame(self, frame: Frame) -> bytes:
+        """Add a frame to the digest and the groups. Returns its bytes before the body."""
         start = frame.start
         self._digest.update(start)
         self._digest.update(frame.body)
@@ -229,8 +230,8 @@ class OpenSegment:
         return start
 
     def seal(self, folder: Path) -> Path | None:
-        """End the segment: its foot, then its name among the sealed ones, each durably. None: it
-        has no message, and was removed. OSError: as of `append`.
+        """Durably write the foot, then move the file to the sealed segments. Returns None if the
+        segment had no message and was removed. Raises OSError as `append` does.
         """
         if not self._groups:
             self.path.unlink()
@@ -238,15 +239,15 @@ class OpenSegment:
             return None
         foot = {"digest": self._digest.hexdigest(), "groups": self._groups}
         messages, at = sum(group.messages for group in self._groups), self.end
-        data = self._next(FOOT, messages, json.dumps(foot).encode())
+        data = self._next_frame(FOOT, messages, json.dumps(foot).encode())
         failpoints.point("receive.before_seal")
-        with self._once_broken():
-            _put(self._file, data + _NUMBER.pack(at))
+        with self._refuse_once_broken():
+            _write_all(self._file, data + _NUMBER.pack(at))
             os.fsync(self._file.fileno())
             return self._publish(folder)
 
     def close(self) -> None:
-        """Let go of it, and of its lock: what is not sealed is for `recover`."""
+        """Close the file and release its lock. `recover_part` can seal it later."""
         self._file.close()
 
     def _publish(self, folder: Path) -> Path:
@@ -260,8 +261,10 @@ class OpenSegment:
         return target
 
 
-def hold(file: BinaryIO, path: Path) -> bool:
-    """Take the lock of an open segment, if nobody has it and the file still has that name."""
+def lock_part(file: BinaryIO, path: Path) -> bool:
+    """Take the lock of a part. Returns False if another process has the lock, or the file no longer
+    has that name.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
@@ -269,10 +272,8 @@ def hold(file: BinaryIO, path: Path) -> bool:
         return False
 
 
-def is_held(path: Path) -> bool:
-    """Whether a receiver holds an open segment, for who may read it at most. False where it may not
-    even be read.
-    """
+def is_locked(path: Path) -> bool:
+    """Whether a receiver holds the lock of a part. Needs the right to read it; False without."""
     try:
         with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -286,64 +287,64 @@ def is_held(path: Path) -> bool:
 
 
 # Keeps Q2.
-def recover(path: Path, sealed: Path) -> Path | None:
-    """Seal what a dead receiver left, cut behind its last whole group. None: it is not dead, or
-    it left no message.
+def recover_part(path: Path, sealed: Path) -> Path | None:
+    """Seal the part of a dead receiver, cut after its last whole group. Returns None if the
+    receiver is alive, or left no message.
 
-    1. Take the lock: nobody writes to it, and nobody else recovers it.
+    1. Take the lock, so that no other process writes or recovers the part.
     2. Read all whole groups.
-    3. Refuse damage: a whole frame behind bytes that are none is no torn end.
-    4. Write the last group once more: if its sync failed, it is whole in memory alone.
-    5. Cut behind it, and seal. What is cut is kept beside it, as `torn` says.
+    3. Refuse damage: a torn end has no whole frame after it.
+    4. Write the last group again: after a failed sync it may be whole only in memory.
+    5. Save the bytes after it at `torn_path`, cut them off, and seal.
 
-    CorruptionError: it is damaged; nothing is changed. OSError: it cannot be read or written.
+    Raises CorruptionError if the part is damaged; nothing is changed. Raises OSError if it cannot
+    be read or written.
     """
     try:
         file = open(path, "r+b", buffering=0)  # noqa: SIM115 - closed below
     except FileNotFoundError:
         return None
     with file:
-        if not hold(file, path):
+        if not lock_part(file, path):
             return None
         part, last = OpenSegment(path, file), None
         while (frame := frame_at(file, part.end)) and frame.magic == (GROUP if part.end else HEAD):
-            part.pass_frame(frame)
+            part.count_frame(frame)
             last = frame
-        if (behind := _whole_behind(file, part.end)) is not None:
+        if (intact := _next_whole_frame(file, part.end)) is not None:
             raise CorruptionError(
-                f"{path} is damaged: a whole frame begins at byte {behind}, behind bytes from "
-                f"{part.end} on that are none. Messages in it were acknowledged, so nothing was "
-                "changed; restore it from a copy"
+                f"{path} is damaged: bytes {part.end} to {intact} cannot be read, and acknowledged "
+                "messages may be among them. Nothing was changed. Restore it from a copy"
             )
         failpoints.point("receive.before_cut")
-        _keep_torn(file, path, part.end)
+        _save_torn_end(file, path, part.end)
         if last is not None:
             file.seek(last.at)
-            _put(file, last.start + last.body)
+            _write_all(file, last.start + last.body)
         file.truncate(part.end)
         file.seek(part.end)
         failpoints.point("receive.after_cut")
         return part.seal(sealed)
 
 
-def torn(part: Path) -> Path:
-    """Where the end that is cut from a part is kept."""
+def torn_path(part: Path) -> Path:
+    """The file for the torn end of a part."""
     return part.with_suffix(".torn")
 
 
 # Keeps Q2.
-def _keep_torn(file: BinaryIO, path: Path, end: int) -> None:
-    """Keep what is no whole group, nor a foot: no one can tell a group that was never synced from
-    one that the disk has damaged since.
+def _save_torn_end(file: BinaryIO, path: Path, end: int) -> None:
+    """Save bytes that are neither a group nor a foot: a group that the receiver never synced looks
+    like a group that the disk damaged later.
     """
     file.seek(end)
     if (cut := file.read()) and not cut.startswith(FOOT):
         with suppress(FileExistsError):
-            write_new(torn(path), cut)
+            write_new(torn_path(path), cut)
 
 
 def _frames(file: BinaryIO, at: int) -> Iterator[Frame]:
-    """The whole frames from a position on, wherever they are."""
+    """Search the file for whole frames, from a position on."""
     if os.fstat(file.fileno()).st_size <= at:
         return
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -354,34 +355,34 @@ def _frames(file: BinaryIO, at: int) -> Iterator[Frame]:
                 yield frame
 
 
-def _whole_behind(file: BinaryIO, end: int) -> int | None:
-    """Where a whole frame begins behind the groups; their own foot does not count."""
+def _next_whole_frame(file: BinaryIO, end: int) -> int | None:
+    """Where the next whole frame after `end` begins, except a foot directly at `end`."""
     frames = _frames(file, end)
     return next((each.at for each in frames if (each.magic, each.at) != (FOOT, end)), None)
 
 
-def whole_messages(path: Path) -> int:
-    """How many messages the whole groups of a damaged segment have, wherever they are; at least 1,
-    as receive seals no segment without a message.
+def count_whole_messages(path: Path) -> int:
+    """The number of messages in the whole groups of a damaged segment. At least 1, because receive
+    seals no empty segment.
     """
     with open(path, "rb") as file:
         return max(1, sum(each.messages for each in _frames(file, 0) if each.magic == GROUP))
 
 
 def read_head(path: Path) -> Head:
-    """Whose messages a segment has. CorruptionError: it does not begin as one."""
+    """Read the head of a segment. Raises CorruptionError if the file does not begin with one."""
     with open(path, "rb") as file:
         frame = frame_at(file, 0)
     if frame is None or frame.magic != HEAD:
         raise CorruptionError("it does not begin as a segment of a queue")
-    found = json.loads(frame.body)
-    if found["format"] != FORMAT:
-        raise CorruptionError(f"its format is {found['format']!r}, and {FORMAT} is known")
-    return Head(**{k: found[k] for k in ("pipeline", "address", "created")})
+    head = json.loads(frame.body)
+    if head["format"] != FORMAT:
+        raise CorruptionError(f"its format is {head['format']!r}, but semel reads only {FORMAT}")
+    return Head(**{key: head[key] for key in ("pipeline", "address", "created")})
 
 
 def read_foot(path: Path) -> Foot:
-    """The content of a sealed segment. CorruptionError: it has no foot, or a damaged one."""
+    """Read the foot of a sealed segment. Raises CorruptionError if it is missing or damaged."""
     with open(path, "rb") as file:
         length = os.fstat(file.fileno()).st_size
         file.seek(max(0, length - _NUMBER.size))
@@ -389,16 +390,16 @@ def read_foot(path: Path) -> Foot:
         frame = frame_at(file, at) if at < length else None
     if frame is None or frame.magic != FOOT or frame.end + _NUMBER.size != length:
         raise CorruptionError("it does not end as a sealed segment of a queue")
-    found = json.loads(frame.body)
-    groups = tuple(FrameGroup(*group) for group in found["groups"])
-    return Foot(digest=found["digest"], at=frame.at, groups=groups)
+    foot = json.loads(frame.body)
+    groups = tuple(FrameGroup(*group) for group in foot["groups"])
+    return Foot(digest=foot["digest"], at=frame.at, groups=groups)
 
 
 def read_groups(
     path: Path, start: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The messages [start, end) of a sealed segment, group by group, each batch with the number of
-    its first message. `end`: None: all. CorruptionError: the foot or a group is damaged.
+    """Yield the messages [start, end) of a sealed segment by groups, each with the number of its
+    first message. `end` None: all. Raises CorruptionError if the foot or a group is damaged.
     """
     foot, first = read_foot(path), 0
     end = foot.messages if end is None else end

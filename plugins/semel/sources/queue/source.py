@@ -1,7 +1,8 @@
-"""A queue as a source: a source partition is a segment of the pipeline's spool, and a position the
-number of a message in it.
+"""A queue as a source: a source partition is a segment of the pipeline's spool, and a position is
+the number of a message in the segment.
 
-The queue itself is not asked: what is here was acknowledged, and the queue has it no more.
+Plan and stage never contact the queue: receive has acknowledged these messages, so the queue no
+longer has them.
 """
 
 import errno
@@ -31,12 +32,12 @@ from semel.sources import (
     Window,
 )
 from semel.sources.queue import probe, records
-from semel.sources.queue.segment import read_foot, read_head, whole_messages
+from semel.sources.queue.segment import count_whole_messages, read_foot, read_head
 from semel.sources.queue.spec import UNKNOWN
 from semel.sources.queue.spool import Spool
 from semel.sources.sealed import claims
-from semel.sources.sealed.matching import refusal, unreadable
-from semel.sources.sealed.parts import Looked, PartListing, PartOffer, SealedPart
+from semel.sources.sealed.matching import refusal, unreadable_refusal
+from semel.sources.sealed.parts import PartInspection, PartListing, PartOffer, SealedPart
 from semel.sources.sealed.source import SealedSource
 from semel.storage import checksum
 
@@ -46,12 +47,12 @@ if TYPE_CHECKING:
     from semel.model.split import Split
 
 SPLIT_MESSAGES = 200_000
-"""Messages that one task reads: some 200 MB of them."""
+"""Messages that one task reads: some 200 MB."""
 
-_HASHED_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 _ONLY_COPY = (
-    "The queue has its messages no more: restore it from a backup; or move it out of the spool, "
+    "The queue no longer has its messages. Restore it from a backup; or move it out of the spool "
     "and have its messages published again"
 )
 
@@ -63,7 +64,7 @@ def opened(context: Context) -> "Segments":
 
 @dataclass(frozen=True, kw_only=True)
 class Segments(SealedSource):
-    """`source: {type: nats}`, and all other queues. Whatever lies in `sealed` is a segment."""
+    """`source: {type: nats}` and all other queues. Every file in `sealed` counts as a segment."""
 
     context: Context
     spool: Spool
@@ -77,9 +78,9 @@ class Segments(SealedSource):
 
     # Keeps Q2.
     def discover(self) -> PartListing:
-        """As in `Source`; what dead receivers left is sealed before."""
+        """As in `Source`, after sealing the parts of dead receivers."""
         recovered = self.spool.recover(lambda _: None)
-        found, notes = [], tuple(recovered.told())
+        parts, notes = [], tuple(recovered.describe())
         refused = [
             Refusal(name=str(path), reason="damaged", detail=why)
             for path, why in recovered.damaged.items()
@@ -87,140 +88,143 @@ class Segments(SealedSource):
         try:
             names = sorted(os.listdir(self.sealed))
         except (FileNotFoundError, NotADirectoryError):
-            return PartListing(items=[], refused=[self._missing()], complete=False, notes=notes)
+            return PartListing(items=[], refusals=[self._missing()], complete=False, notes=notes)
         except OSError as error:
-            why = f"{error.strerror}; give the reader access"
+            why = f"{error.strerror}. Give this user access"
             refused.append(Refusal(name=str(self.sealed), reason="unreadable", detail=why))
-            return PartListing(items=[], refused=refused, complete=False, notes=notes)
+            return PartListing(items=[], refusals=refused, complete=False, notes=notes)
         for name in names:
             try:
                 name.encode()
-                found.append(self.now(name))
+                parts.append(self.current_part(name))
             except UnicodeEncodeError:
-                why = "its name is no UTF-8; give it another one, whatever it is"
+                why = "its name is not UTF-8. Rename it"
                 refused.append(Refusal(name=ascii(name), reason="unreadable", detail=why))
             except OSError as error:
                 if isinstance(error, FileNotFoundError) and not os.path.lexists(self.sealed / name):
                     continue  # Collect has removed it meanwhile.
                 part = SealedPart(name=name, identity="", fingerprint="", when=None)
-                refused.append(unreadable(part, error))
+                refused.append(unreadable_refusal(part, error))
         complete = len(refused) == len(recovered.damaged)
-        return PartListing(items=found, refused=refused, complete=complete, notes=notes)
+        return PartListing(items=parts, refusals=refused, complete=complete, notes=notes)
 
     def _missing(self) -> Refusal:
         name = self.context.name
         return Refusal(
             name=str(self.spool.path),
             reason="missing",
-            detail=f"nothing was received on this machine yet, or the spool is on another one, or "
-            f"not mounted: `semel receive {name}` makes it; else mount it, or correct source.spool",
+            detail="this machine has no spool: receive has never run here, the spool is on another "
+            f"machine, or it is not mounted. Run `semel receive {name}`, mount it, or correct "
+            "source.spool",
         )
 
     # Keeps Q7.
     def match(self, shown: PartListing, known: LedgerView, window: Window) -> MatchResult:
-        """As in `Source`. A spool that has nothing of what has to be there is another one."""
-        found = super().match(shown, known, window)
-        offers, others = self._addressed(self._brought_back(found.offers, known), known)
-        found = replace(found, offers=offers, refused=[*found.refused, *others])
-        # Also one of which nothing is taken now is missed when it is gone: it is the only copy.
-        begun = [offer for offer in found.offers if offer.known is None]
-        found = replace(found, begun=[*begun, *self._damaged(found, known)])
-        if not shown.complete or any(o.known and o.known.reached for o in found.offers):
-            return found
+        """As in `Source`. Refuses a spool that lacks all the segments that semel has read."""
+        result = super().match(shown, known, window)
+        offers, others = self._with_addresses(self._recognize_returned(result.offers, known), known)
+        result = replace(result, offers=offers, refusals=[*result.refusals, *others])
+        # A segment is the only copy: plan must miss it even if no range was taken from it.
+        begun = [offer for offer in result.offers if offer.partition is None]
+        result = replace(result, new_partition_offers=[*begun, *self._damaged(result, known)])
+        if not shown.complete or any(o.partition and o.partition.reached for o in result.offers):
+            return result
         names, identities = ([getattr(p, k) for p in shown.items] for k in ("name", "identity"))
-        for newest in known.rows("sealed", "newest", names=names, identities=identities):
-            # Its name and its age prove nothing: collect may have been another machine's.
+        for newest in known.query("sealed", "newest", names=names, identities=identities):
+            # Its name and age prove nothing: collect may have run on another machine.
             if not (newest["there"] or self.spool.was_removed(newest["content"] or "-")):
-                # What is not in another spool is not gone.
-                there = [gone for gone in found.lost if gone.partition.name in names]
-                refused = [*found.refused, self._another(newest["name"])]
-                return replace(found, lost=there, refused=refused)
-        return found
+                # A segment that is missing from the wrong spool is not lost.
+                listed = [lost for lost in result.lost_ranges if lost.partition.name in names]
+                refused = [*result.refusals, self._wrong_spool(newest["name"])]
+                return replace(result, lost_ranges=listed, refusals=refused)
+        return result
 
-    def _brought_back(self, offers: list[PartOffer], known: LedgerView) -> list[PartOffer]:
-        """The same; of one that was gone, and of which nothing was read, the name tells that it is
-        back: no content of it is known.
+    def _recognize_returned(self, offers: list[PartOffer], known: LedgerView) -> list[PartOffer]:
+        """The offers, with the partitions of segments that had disappeared unread. Only their names
+        identify such segments, because semel never recorded their content.
         """
-        gone = {refusal.name for refusal in known.refused if refusal.reason == "gone"}
-        names = [offer.name for offer in offers if offer.known is None and offer.name in gone]
+        lost = {refusal.name for refusal in known.refusals if refusal.reason == "gone"}
+        names = [offer.name for offer in offers if offer.partition is None and offer.name in lost]
         if not names:
             return offers
-        closed = [Partition(**row) for row in known.rows("sealed", "closed", names=names)]
+        closed = [Partition(**row) for row in known.query("sealed", "closed", names=names)]
         missed = {k.name: k for k in closed if not (k.reached or k.evidence.get("content"))}
         return [
-            replace(offer, known=offer.known or missed.get(offer.name)) for offer in offers
+            replace(offer, partition=offer.partition or missed.get(offer.name)) for offer in offers
         ]
 
     # Keeps Q4.
-    def _addressed(
+    def _with_addresses(
         self, offers: list[PartOffer], known: LedgerView
     ) -> tuple[list[PartOffer], list[Refusal]]:
-        """The same, each with the address that its ids get; of those that get none nothing is
-        offered, and the refusals say why.
+        """The offers, each with the address for its ids; and the refusals of segments without such
+        an address. Offers of refused segments are empty.
         """
-        newest = known.rows("sealed", "address") if offers else []
+        newest = known.query("sealed", "address") if offers else []
         last = (newest[0]["address"] or UNKNOWN) if newest else None
-        found, refused = [], []
+        addressed, refused = [], []
         for offer in offers:
             evidence = dict(offer.evidence)
             address = segment = evidence.pop("address", None)
-            if offer.known and offer.known.reached:  # As the batch before took it.
-                address = offer.known.evidence.get("address")
+            if offer.partition and offer.partition.reached:  # An earlier batch has used this address.
+                address = offer.partition.evidence.get("address")
             elif segment:
                 address = self.context.declared.id_address(segment, last)
                 if address is None:
-                    refused.append(refusal(offer.part, "other stream", _another(segment, last)))
+                    why = _other_stream(segment, last)
+                    refused.append(refusal(offer.part, "other stream", why))
                     offer = replace(offer, end=0, settled=False)
             evidence |= {"address": address} if address else {}
-            found.append(replace(offer, evidence=evidence))
-        return found, refused
+            addressed.append(replace(offer, evidence=evidence))
+        return addressed, refused
 
-    def _damaged(self, found: MatchResult, known: LedgerView) -> Iterator[PartOffer]:
-        """The segments that are refused as damaged for the first time. Nothing of them is offered,
-        but with a source partition each is missed when it is gone.
+    def _damaged(self, result: MatchResult, known: LedgerView) -> Iterator[PartOffer]:
+        """Empty offers of segments that are newly refused as damaged. Each gets a source partition,
+        so that plan misses it if it disappears.
         """
-        damaged = {refusal.name for refusal in found.refused if refusal.reason == "damaged"}
+        damaged = {refusal.name for refusal in result.refusals if refusal.reason == "damaged"}
         damaged -= {partition.name for partition in known.partitions}
         for part in known.unsettled:
             if part.name in damaged:
-                with suppress(OSError), self._steady(part) as path:
-                    messages = whole_messages(path)
+                with suppress(OSError), self._open_unchanged(part) as path:
+                    messages = count_whole_messages(path)
                     yield PartOffer(
                         name=part.name, identity=part.identity, fingerprint=part.fingerprint,
-                        known=None, seen=messages, ahead=messages, settled=False, part=part,
+                        partition=None, seen=messages, ahead=messages, settled=False, part=part,
                         length=part.length, content=None,
                     )  # fmt: skip
 
-    def _another(self, name: str) -> Refusal:
+    def _wrong_spool(self, name: str) -> Refusal:
         return Refusal(
             name=str(self.spool.path),
             reason="missing",
-            detail=f"no segment that was read is here, and collect has not removed {name!r} from "
-            "it: this is a new spool, or another machine's, and messages of the right one may be "
-            "unread. Mount that, or correct source.spool; where it is lost, run with "
-            "source.on_refused: warn until a run has read something of this one",
+            detail=f"none of the segments that semel has read is here, and collect did not remove "
+            f"{name!r}. So this spool is new, or belongs to another machine, and the right spool "
+            "may have unread messages. Mount the right spool, or correct source.spool. If it is "
+            "lost, run with source.on_refused: warn until a run has read something from this spool",
         )
 
-    def now(self, name: str) -> SealedPart:
-        found = os.stat(self.sealed / name)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file; move it out of the spool")
-        return _part(name, found)
+    def current_part(self, name: str) -> SealedPart:
+        status = os.stat(self.sealed / name)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file. Move it out of the spool")
+        return _part(name, status)
 
-    def look(self, part: SealedPart) -> Looked:
+    def inspect(self, part: SealedPart) -> PartInspection:
         try:
-            with self._steady(part) as path:
+            with self._open_unchanged(part) as path:
                 head, foot = read_head(path), read_foot(path)
         except CorruptionError as error:
             why = f"{error}. {_ONLY_COPY}"
-            return Looked(part=part, length=part.length, refused=refusal(part, "damaged", why))
+            damaged = refusal(part, "damaged", why)
+            return PartInspection(part=part, length=part.length, refusal=damaged)
         refused = None
         if head.pipeline != self.context.name:
-            place = Spool(self.spool.path.parent / head.pipeline).sealed
-            why = f"its messages were received for pipeline {head.pipeline!r}; move it to {place}"
+            folder = Spool(self.spool.path.parent / head.pipeline).sealed
+            why = f"its messages were received for pipeline {head.pipeline!r}. Move it to {folder}"
             refused = refusal(part, "foreign", why)
-        return Looked(
-            part=part, length=part.length, key=foot.digest, rows=foot.messages, refused=refused,
+        return PartInspection(
+            part=part, length=part.length, key=foot.digest, rows=foot.messages, refusal=refused,
             evidence={"address": head.address},
         )  # fmt: skip
 
@@ -234,50 +238,50 @@ class Segments(SealedSource):
         start: int,
         is_open: bool,
     ) -> Acceptance | None:
-        word = super().accept(shown, known, name, same=same, start=start, is_open=is_open)
-        if word is not None:
-            (offer,), refused = self._addressed([word.offer], known)
+        acceptance = super().accept(shown, known, name, same=same, start=start, is_open=is_open)
+        if acceptance is not None:
+            (offer,), refused = self._with_addresses([acceptance.offer], known)
             if refused:
                 raise RefusedError(refused[0])
-            word = replace(word, offer=offer)
-        return word
+            acceptance = replace(acceptance, offer=offer)
+        return acceptance
 
     # Keeps Q3.
     def evidence(self, offer: PartOffer, end: int) -> Evidence:
-        """As in `Source`; a segment is claimed only if its bytes are those that its foot counts."""
-        if not offer.refused:
+        """As in `Source`. Plan claims a segment only if its bytes match the digest in its foot."""
+        if not offer.refusal:
             try:
-                with self._steady(offer.part) as path:
-                    whole, content = _read_whole(path)
+                with self._open_unchanged(offer.part) as path:
+                    intact, content = _read_whole(path)
             except FileNotFoundError:
                 raise
             except OSError as error:
-                raise RefusedError(unreadable(offer.part, error)) from error
+                raise RefusedError(unreadable_refusal(offer.part, error)) from error
             except CorruptionError:
-                whole = False
-            if not whole:
-                why = f"its bytes are not those that were sealed. {_ONLY_COPY}"
+                intact = False
+            if not intact:
+                why = f"its bytes have changed since receive wrote it. {_ONLY_COPY}"
                 raise RefusedError(refusal(offer.part, "damaged", why))
             offer = replace(offer, content=content)
         return super().evidence(offer, end)
 
     def digest(self, part: SealedPart) -> str:
-        with self._steady(part) as path:
+        with self._open_unchanged(part) as path:
             return checksum(path)
 
     # Keeps Q5.
-    def removed(self, claim: Claim) -> str | None:
-        gone = self.spool.was_removed(claim.evidence["content"])
-        return "collect has removed it, as source.keep_spool was over" if gone else None
+    def removal_reason(self, claim: Claim) -> str | None:
+        by_collect = self.spool.was_removed(claim.evidence["content"])
+        return "collect has removed it, as source.keep_spool was over" if by_collect else None
 
     # Keeps P19.
     @contextmanager
-    def _steady(self, part: SealedPart) -> Iterator[Path]:
-        """The file of a part, to be read in the block. FileNotFoundError: another one is there, or
-        it was written to.
+    def _open_unchanged(self, part: SealedPart) -> Iterator[Path]:
+        """The path of a part, to read within the block. Raises FileNotFoundError if the file was
+        replaced or changed.
         """
         for at_end in (False, True):
-            if self.now(part.name).fingerprint != part.fingerprint:
+            if self.current_part(part.name).fingerprint != part.fingerprint:
                 raise FileNotFoundError(part.name)
             if not at_end:
                 yield self.sealed / part.name
@@ -287,73 +291,73 @@ class Segments(SealedSource):
         self, split: "Split", batch_id: int, digest: Any, selection: "Selection | None" = None
     ) -> "Iterator[Block]":
         claim = split.claim
-        part = claims.proven(self, claim, batch_id)
+        part = claims.prove_claim(self, claim, batch_id)
         digest.update(claim.evidence["content"].encode())
         address = claim.evidence.get("address")
         try:
-            with self._steady(part) as path:
+            with self._open_unchanged(part) as path:
                 yield from records.blocks(
                     self.context, path, split.start, split.end, address, selection
                 )
         except FileNotFoundError as error:
-            raise claims.changed(self, claim, batch_id) from error
+            raise claims.changed_error(self, claim, batch_id) from error
         except CorruptionError as error:
             raise SourceError(f"{claim.name!r}: {error}. {_ONLY_COPY}", next=AGAIN) from error
 
     def probe(self) -> tuple[str, ExecutorCheck]:
-        return probe.of_spool(self.context, self.sealed)
+        return probe.probe_spool(self.context, self.sealed)
 
-    def service(self, horizon: timedelta) -> str:
-        return probe.of_service(self.context, horizon)
+    def check_service(self, horizon: timedelta) -> str:
+        return probe.check_service(self.context, horizon)
 
     # Keeps Q5.
     def archive_part(self, known: Partition) -> bool:
-        """Remove a segment. It is finalized, and stayed for source.keep_spool."""
+        """Remove a finalized segment after source.keep_spool."""
         try:
-            if self.now(known.name).fingerprint != known.fingerprint:
+            if self.current_part(known.name).fingerprint != known.fingerprint:
                 return False
             self.spool.remove(known.name, known.evidence["content"])
         except FileNotFoundError:
-            return False  # Another collect was faster, or somebody moved it.
+            return False  # Another collect has removed it, or a person has moved it.
         except OSError as error:
             raise SourceError(
-                f"{known.name!r} is finalized, and was left in the spool: {error.strerror}; this "
-                f"user must be able to write to {str(self.sealed)!r}",
+                f"{known.name!r} is finalized but cannot be removed from the spool: "
+                f"{error.strerror}. Let this user write to {str(self.sealed)!r}",
             ) from error
         return True
 
 
-def _part(name: str, found: os.stat_result) -> SealedPart:
-    """A file as a part. What it is known by holds all that changes when it is written again."""
-    stamp = f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}"
+def _part(name: str, status: os.stat_result) -> SealedPart:
+    """A file as a part. Any write to the file changes its identity and fingerprint."""
+    stamp = f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
     return SealedPart(
         name=name,
-        identity=f"{found.st_dev}:{stamp}",
-        fingerprint=f"{stamp}:{found.st_ctime_ns}",
-        length=found.st_size,
+        identity=f"{status.st_dev}:{stamp}",
+        fingerprint=f"{stamp}:{status.st_ctime_ns}",
+        length=status.st_size,
         when=None,
     )
 
 
-def _another(segment: str, last: str) -> str:
-    before = last or "a stream that an older semel did not write down"
+def _other_stream(segment: str, last: str) -> str:
+    previous = last or "a stream that an older version of semel did not record"
     return (
-        f"it has messages of {segment}, and the last ones that were read are of {before}. Declare "
-        "source.address: the old stream's name, if this stream has its messages under their "
-        "numbers (a mirror, a backup); else the name of this one"
+        f"its messages come from {segment}, but the last messages that semel read come from "
+        f"{previous}. Declare source.address: the name of the old stream, if the new one has the "
+        "same messages under the same numbers (a mirror, a backup); else the name of the new one"
     )
 
 
 def _read_whole(path: Path) -> tuple[bool, str]:
-    """Whether the bytes before a segment's foot are those that it counts, and the digest of all its
-    bytes, in one pass. CorruptionError: it has no foot.
+    """Read a segment once. Returns whether the digest in its foot matches, and the digest of all
+    bytes. Raises CorruptionError if it has no foot.
     """
     foot, state = read_foot(path), xxhash.xxh3_128()
     with open(path, "rb") as file:
-        left = foot.at
-        while left and (data := file.read(min(left, _HASHED_BYTES))):
+        remaining = foot.at
+        while remaining and (data := file.read(min(remaining, _CHUNK_BYTES))):
             state.update(data)
-            left -= len(data)
-        whole = state.hexdigest() == foot.digest
+            remaining -= len(data)
+        intact = state.hexdigest() == foot.digest
         state.update(file.read())
-    return whole, state.hexdigest()
+    return intact, state.hexdigest()

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from semel import settings
 from semel.declare.parts import Duration, Model, OnRefused, Select, Size, Text, path_problem
-from semel.declare.place import Location, reached
+from semel.declare.place import Location, service
 from semel.model.batch import Log
 from semel.sources import ReceiveResult
 from semel.sources.messages import CONNECTION, MessagesSpec, Problem
@@ -20,42 +20,42 @@ if TYPE_CHECKING:
     from semel.clients.queue import Queue
 
 UNKNOWN = ""
-"""The address of ids that a semel made which did not write it down."""
+"""The address of ids from an older version of semel, which did not record it."""
 
-_MADE = re.compile(r"@\d{4}-\d\d-\d\dT[\d:.]+Z$")
-"""When a stream was made, behind its address."""
+_CREATED = re.compile(r"@\d{4}-\d\d-\d\dT[\d:.]+Z$")
+"""The creation time of a stream, at the end of its address."""
 
 RECEIVERS_MAX = 32
-"""Each is a task of Airflow's, and a process."""
+"""Each receiver is an Airflow task and a process."""
 
 _SERVERS = r"^[a-z]+://[^\s/?#@,]+(,[a-z]+://[^\s/?#@,]+)*$"
 _URL = r"^https?://[^\s/?#@]+/[^\s?#@]+$"
 _ENDPOINT = r"^https?://[^\s/?#@]+/?$"
-"""URLs without a login: that belongs in a connection."""
+"""URLs without a login, which belongs in a connection."""
 
 
-def _without_login(found: object, pattern: str, like: str) -> object:
-    """The same. In words of its own: who puts a login into a URL is not to read it in a log."""
-    if isinstance(found, str) and not re.fullmatch(pattern, found):
-        raise ValueError(f"is no URL such as {like}; a login belongs in a connection")
-    return found
+def _without_login(value: object, pattern: str, like: str) -> object:
+    """Return the value. The error never quotes it, because a URL may contain a password."""
+    if isinstance(value, str) and not re.fullmatch(pattern, value):
+        raise ValueError(f"must be a URL such as {like}; a login belongs in a connection")
+    return value
 
 
 class Until(Model):
-    """When a receive ends: at the first of these."""
+    """A receive ends at the first bound that it reaches."""
 
     idle: Duration = timedelta(seconds=10)
-    """No message came for so long: no queue says that it is empty."""
+    """The longest time without a message; a queue does not report that it is empty."""
     seconds: int = Field(default=120, ge=1, strict=True)
-    """It has received for so many seconds."""
+    """The longest time that it receives, in seconds."""
     messages: int = Field(default=1_000_000, ge=1, strict=True)
-    """It has so many messages."""
+    """The most messages."""
     bytes: Size = 1 << 30
-    """It has so many bytes of values."""
+    """The most bytes of values."""
 
 
 class QueueSourceSpec(MessagesSpec):
-    """The messages of a queue, as a spool on this machine has them."""
+    """The messages of a queue, read from a spool on this machine."""
 
     unit: ClassVar[str] = "messages"
     page: ClassVar[str] = "queues"
@@ -65,57 +65,58 @@ class QueueSourceSpec(MessagesSpec):
     expires: ClassVar[str] = "source.keep_spool is over, and collect has removed what was read"
     own_folder: ClassVar[bool] = True
     receives: ClassVar[bool] = True
-    aside: ClassVar[tuple[str, ...]] = (
-        *MessagesSpec.aside, "spool", "keep_spool", "until", "receivers",
+    plan_keys: ClassVar[tuple[str, ...]] = (
+        *MessagesSpec.plan_keys, "spool", "keep_spool", "until", "receivers",
     )  # fmt: skip
 
     connection: str | None = Field(default=None, pattern=CONNECTION)
     """The Airflow connection; on the command line the variable AIRFLOW_CONN_<CONNECTION>."""
     spool: Text
-    """The folder that messages are received into, before they are acknowledged: on a local file
-    system of this machine, within the data roots. Each pipeline has a folder of its own in it."""
+    """The folder where receive stores messages before it acknowledges them: on a local file system
+    of this machine, within the data roots. Each pipeline uses a subfolder."""
     keep_spool: Duration | None = timedelta(days=7)
-    """How long a segment stays once all of it is finalized: for replays, comparisons and the audit.
-    null: for ever."""
+    """How long a finalized segment stays, for replays, comparisons and the audit. null: for
+    ever."""
     until: Until = Until()
     """The bounds of one receive."""
     receivers: int = Field(default=1, ge=1, le=RECEIVERS_MAX, strict=True)
-    """How many tasks of a run receive side by side, each into segments of its own."""
+    """How many tasks of a run receive in parallel, each into separate segments."""
     value: Literal["json", "csv", "bytes"]
-    """What a message's value is. json: one object. csv: the fields of one record, in the schema's
-    order. bytes: one binary column."""
+    """The form of a message's value. json: one object. csv: the fields of one record, in the
+    schema's order. bytes: one binary column."""
     message_id: str | None = None
-    """The column (string) that takes the queue's address, #, and the service's id of the message:
-    the same each time that the message is delivered."""
+    """The column (string) for the queue's address, #, and the service's id of the message. Each
+    delivery of a message has the same."""
     published: str | None = None
-    """The column (timestamp) that takes the time at which the service got the message."""
+    """The column (timestamp) for the time at which the service received the message."""
     attributes: dict[str, Text] = {}
-    """Columns, string or binary, each with the attribute (header) that it takes. "*" is all of
-    them, for a column array<struct<key:string,value:binary>>."""
+    """Columns, string or binary, each with its attribute (header). "*" means all attributes, for a
+    column array<struct<key:string,value:binary>>."""
     ordering_key: str | None = None
-    """The column (string) that takes the message's ordering key or group."""
+    """The column (string) for the message's ordering key or group."""
 
     @property
-    def drained(self) -> set[str]:
-        """Its queue or subscription, whoever reaches it."""
+    def exclusive_inputs(self) -> set[str]:
+        """The queue or subscription that receive empties, regardless of the connection."""
         return {getattr(self, "queue", "") or getattr(self, "subscription", "")}
 
     def id_address(self, segment: str, last: str | None) -> str | None:  # noqa: ARG002
-        """What the ids of a segment's messages begin with; None: its queue is not the pipeline's.
+        """The prefix for the ids of a segment's messages. Returns None if the segment comes from
+        another queue.
 
-        `segment`: the queue's address in it. `last`: that of the newest ids before; UNKNOWN: an
-        older semel did not write it down; None: there are no ids yet.
+        `segment`: the queue's address in the segment. `last`: the address of the newest ids;
+        UNKNOWN if an older semel did not record it, None before the first id.
         """
         return segment
 
-    def opened_queue(self) -> "Queue":
-        """A connection to the queue. TerminalError: a package is not installed, or the connection
+    def open_queue(self) -> "Queue":
+        """Connect to the queue. Raises TerminalError if a package is missing, or the connection
         cannot be used.
         """
         raise NotImplementedError
 
     def receive(self, pipeline: str, until: Until | None, log: Log) -> ReceiveResult:
-        """As `semel.sources.queue.receive`. `until`: None: for ever."""
+        """As `semel.sources.queue.receive`. `until` None: for ever."""
         from semel.sources.queue.receive import Bounds, receive
 
         bounds = Bounds()
@@ -124,7 +125,7 @@ class QueueSourceSpec(MessagesSpec):
                 idle=until.idle.total_seconds(), seconds=until.seconds, messages=until.messages,
                 size=until.bytes,
             )  # fmt: skip
-        with self.opened_queue() as queue:
+        with self.open_queue() as queue:
             return receive(queue, self.spool_of(pipeline), pipeline, bounds, log)
 
     def folder(self) -> Path:
@@ -132,35 +133,35 @@ class QueueSourceSpec(MessagesSpec):
         return settings.allowed(self.spool, "source.spool")
 
     def spool_of(self, pipeline: str) -> Path:
-        """The spool of a pipeline. TerminalError: it lies outside the data roots."""
+        """The spool of a pipeline. Raises TerminalError if it lies outside the data roots."""
         return self.folder() / pipeline
 
-    def reads(self, place: Location) -> bool:  # noqa: ARG002
+    def reads_from(self, place: Location) -> bool:  # noqa: ARG002
         """No sink writes to a queue."""
         return False
 
     @property
-    def kept(self) -> timedelta | None:
-        """As it is declared."""
+    def retention(self) -> timedelta | None:
+        """`source.keep_spool`."""
         return self.keep_spool
 
     @property
     def on_refused_or_default(self) -> OnRefused:
-        """What is declared: by default a run fails, as what is refused was acknowledged."""
+        """By default a run fails, because the queue no longer has a refused message."""
         return self.on_refused or OnRefused.FAIL
 
-    def selected_by(self) -> str:
-        """Nothing: all is taken as it arrives."""
+    def selection_rule(self) -> str:
+        """A queue has no time of its messages to select by."""
         return "its arrival"
 
     @property
     def connections(self) -> tuple[str, ...]:
-        """The Airflow connections that it names."""
+        """The declared Airflow connection."""
         return (self.connection,) if self.connection else ()
 
     @property
-    def beside(self) -> dict[str, str]:
-        """What a message has beside its value."""
+    def unparsed_columns(self) -> dict[str, str]:
+        """The columns that the value does not fill, each with its origin."""
         filled = {
             self.message_id: "message_id",
             self.published: "published",
@@ -173,22 +174,22 @@ class QueueSourceSpec(MessagesSpec):
     def id_problems(
         self, record_id: tuple[str, ...], bucket_by: str | None
     ) -> Iterator[Problem]:
-        """A queue delivers a message again: only its id tells."""
+        """A queue repeats messages, and only their ids identify the repeats."""
         if not record_id:
             name = self.message_id or "message_id"
             lines = "" if self.message_id else f"source.message_id: {name}, in the schema "
             lines += "" if self.message_id else f"{name}: string, and "
             yield ("record_id",), (
-                "is missing: a queue delivers messages more than once, and only an id tells. "
-                f"Declare {lines}record_id: [{name}]; or name the columns that tell records apart "
-                "where publishers repeat themselves"
+                "is missing: a queue delivers messages more than once, and semel finds repeats by "
+                f"their id. Declare {lines}record_id: [{name}]; or, if publishers repeat records, "
+                "the columns that identify a record"
             )
         if bucket_by and bucket_by == self.published and self.message_id not in record_id:
             yield ("dedup", "scope"), (
-                f"bucket does not go with record_time: {bucket_by} and this record_id: a publisher "
-                "that repeats a record gives it another time of publishing, so the two would be "
-                "looked for in two buckets. Declare scope: horizon, a record_time that is in the "
-                f"record, or record_id: [{self.message_id or 'message_id'}]"
+                f"bucket does not work with record_time: {bucket_by} and this record_id: if a "
+                "publisher repeats a record, the repeat has another time of publishing, so semel "
+                "would search another bucket. Declare scope: horizon, a record_time in the record "
+                f"itself, or record_id: [{self.message_id or 'message_id'}]"
             )
 
     @field_validator("spool")
@@ -202,84 +203,83 @@ class QueueSourceSpec(MessagesSpec):
         yield from super()._problems()
         if self.select is not Select.ARRIVAL:
             yield ("select",), (
-                "must be arrival: a queue has no past to read again; interval is for sources that "
-                "keep what they had"
+                "must be arrival: a queue keeps no old messages. interval works only with sources "
+                "that can be read again"
             )
         wanted = {
             ("message_id",): (self.message_id, ("string",)),
             ("published",): (self.published, ("timestamp",)),
             ("ordering_key",): (self.ordering_key, ("string",)),
-            **self._typed("attributes", self.attributes),
+            **self._metadata_types("attributes", self.attributes),
         }
         named = "message_id, published, ordering_key and attributes"
-        yield from self._beside_problems(named, wanted)
+        yield from self._unparsed_problems(named, wanted)
         yield from self._value_problems()
 
 
 class NatsSourceSpec(QueueSourceSpec):
-    """A stream of NATS JetStream, by a durable pull consumer."""
+    """A stream of NATS JetStream, read by a durable pull consumer."""
 
-    aside: ClassVar[tuple[str, ...]] = (*QueueSourceSpec.aside, "connection", "servers", "address")
+    plan_keys: ClassVar[tuple[str, ...]] = (*QueueSourceSpec.plan_keys, "connection", "servers", "address")
 
     type: Literal["nats"]
     """The kind of source."""
     servers: str | None = Field(default=None, pattern=_SERVERS)
-    """The servers, as nats://host:port,nats://host:port, where they need no login. This or
-    connection."""
+    """Servers that need no login, as nats://host:port,nats://host:port. This or connection."""
     stream: str = Field(pattern=r"^[^\s.*>/\\]+$")
     """The stream."""
     consumer: str = Field(pattern=r"^[^\s.*>/\\]+$")
-    """Its durable pull consumer, with explicit acknowledgements. It must be there."""
+    """Its durable pull consumer, with explicit acknowledgements. It must exist."""
     address: str | None = Field(default=None, pattern=r"^[^\s.*>/\\]+$")
-    """The name of a stream that ids begin with, where this one took its place with all numbers: a
-    mirror, a backup under another name. Or this one's, where another queue is read from now on."""
+    """The stream name at the start of ids. If this stream replaces an old one with the same numbers
+    (a mirror, a renamed backup), the old name. If you switch to a different queue, the new name."""
 
     @field_validator("servers", mode="before")
     @classmethod
-    def _servers(cls, found: object) -> object:
-        return _without_login(found, _SERVERS, "nats://queue:4222")
+    def _servers(cls, value: object) -> object:
+        return _without_login(value, _SERVERS, "nats://queue:4222")
 
-    def opened_queue(self) -> "Queue":
-        """By its client."""
+    def open_queue(self) -> "Queue":
+        """Connect to the servers."""
         from semel.clients.queue import nats
-        from semel.sources.queue.receive import HELD_MESSAGES
+        from semel.sources.queue.receive import HOLD_MESSAGES_MAX
 
-        return nats.opened(
+        return nats.open_queue(
             connection=self.connection, servers=self.servers, stream=self.stream,
-            consumer=self.consumer, hold=self.receivers * HELD_MESSAGES,
+            consumer=self.consumer, hold=self.receivers * HOLD_MESSAGES_MAX,
         )  # fmt: skip
 
     @property
-    def drained(self) -> set[str]:
-        """Its consumer, on each server, or by the connection."""
+    def exclusive_inputs(self) -> set[str]:
+        """The consumer, once for each server or for the connection."""
         ways = self.servers.split(",") if self.servers else [f"connection {self.connection}"]
         return {f"the consumer {self.consumer} of {self.stream} on {way}" for way in ways}
 
     # Keeps Q4.
     def id_address(self, segment: str, last: str | None) -> str | None:
-        """By the stream's name: it is made at another time when a backup is restored. Ids that have
-        that time go on with theirs.
+        """By the stream's name only, because restoring a backup changes its creation time. Ids that
+        already contain a creation time keep it.
         """
-        queue = _MADE.sub("", segment)
+        queue = _CREATED.sub("", segment)
         renamed = self.address and queue == f"nats:{self.stream}"
-        own = f"nats:{self.address}" if renamed else queue
+        current = f"nats:{self.address}" if renamed else queue
         if last is None:
-            return own
-        if last == UNKNOWN and own == queue:
+            return current
+        if last == UNKNOWN and current == queue:
             return segment
-        if own in (last, _MADE.sub("", last)):
+        if current in (last, _CREATED.sub("", last)):
             return last
-        return own if not self.message_id or (self.address and last != UNKNOWN) else None
+        return current if not self.message_id or (self.address and last != UNKNOWN) else None
 
     def describe(self) -> str:
         """Stream, consumer and servers."""
         return (
-            f"the stream `{self.stream}` of {reached(self.connection, self.servers)}, by its "
+            f"the stream `{self.stream}` of {service(self.connection, self.servers)}, by its "
             f"consumer `{self.consumer}`, {self.value}"
         )
 
     def datasets(self, claimed: Callable[[], Iterable[str]]) -> list[tuple[str, str]]:  # noqa: ARG002
-        """The stream; where a connection leads to is not told."""
+        """The stream. The address behind a connection stays private."""
         return [((self.servers or "nats").partition(",")[0], self.stream)]
 
     def _problems(self) -> Iterator[Problem]:
@@ -291,30 +291,30 @@ class NatsSourceSpec(QueueSourceSpec):
 class SqsSourceSpec(QueueSourceSpec):
     """A queue of Amazon SQS."""
 
-    aside: ClassVar[tuple[str, ...]] = (*QueueSourceSpec.aside, "connection", "endpoint")
+    plan_keys: ClassVar[tuple[str, ...]] = (*QueueSourceSpec.plan_keys, "connection", "endpoint")
 
     type: Literal["sqs"]
     """The kind of source."""
     queue: str = Field(pattern=_URL)
-    """The queue's URL. Without a connection the machine's own credentials are taken."""
+    """The queue's URL. Without a connection, semel uses the credentials of the machine."""
     endpoint: str | None = Field(default=None, pattern=_ENDPOINT)
-    """The URL of a service that is not AWS."""
+    """The URL of a service other than AWS."""
 
     @field_validator("queue", mode="before")
     @classmethod
-    def _queue(cls, found: object) -> object:
-        return _without_login(found, _URL, "https://sqs.eu-west-1.amazonaws.com/123456789012/name")
+    def _queue(cls, value: object) -> object:
+        return _without_login(value, _URL, "https://sqs.eu-west-1.amazonaws.com/123456789012/name")
 
     @field_validator("endpoint", mode="before")
     @classmethod
-    def _endpoint(cls, found: object) -> object:
-        return _without_login(found, _ENDPOINT, "http://127.0.0.1:9324")
+    def _endpoint(cls, value: object) -> object:
+        return _without_login(value, _ENDPOINT, "http://127.0.0.1:9324")
 
-    def opened_queue(self) -> "Queue":
-        """By its client."""
+    def open_queue(self) -> "Queue":
+        """Connect to SQS, or to the endpoint."""
         from semel.clients.queue import sqs
 
-        return sqs.opened(connection=self.connection, endpoint=self.endpoint, queue=self.queue)
+        return sqs.open_queue(connection=self.connection, endpoint=self.endpoint, queue=self.queue)
 
     def describe(self) -> str:
         """The queue."""
@@ -329,19 +329,19 @@ class SqsSourceSpec(QueueSourceSpec):
 class PubsubSourceSpec(QueueSourceSpec):
     """A subscription of Google Pub/Sub."""
 
-    aside: ClassVar[tuple[str, ...]] = (*QueueSourceSpec.aside, "connection")
+    plan_keys: ClassVar[tuple[str, ...]] = (*QueueSourceSpec.plan_keys, "connection")
 
     type: Literal["pubsub"]
     """The kind of source."""
     subscription: str = Field(pattern=r"^projects/[^/\s]+/subscriptions/[^/\s]+$")
-    """The subscription, as projects/P/subscriptions/S. Without a connection the machine's own
-    credentials are taken (application default credentials)."""
+    """The subscription, as projects/P/subscriptions/S. Without a connection, semel uses the
+    credentials of the machine (application default credentials)."""
 
-    def opened_queue(self) -> "Queue":
-        """By its client."""
+    def open_queue(self) -> "Queue":
+        """Connect to Pub/Sub."""
         from semel.clients.queue import pubsub
 
-        return pubsub.opened(connection=self.connection, subscription=self.subscription)
+        return pubsub.open_queue(connection=self.connection, subscription=self.subscription)
 
     def describe(self) -> str:
         """The subscription."""

@@ -1,1 +1,1 @@
-"""Sealed parts: named pieces of a source that are whole and never change."""
+"""Sealed parts: named pieces of a source that are complete and never change."""

@@ -1,4 +1,4 @@
-"""Claims of parts: proven where they are, found under another name, and found for a lost ledger."""
+"""Proves claims of parts, and finds their parts again: after a rename, or for a lost ledger."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -8,69 +8,73 @@ from dataclasses import replace
 from semel.errors import AGAIN, ChangedError, CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.sources import GIVE_UP, Partition
-from semel.sources.sealed.parts import Opens, SealedPart
+from semel.sources.sealed.parts import PartAccess, SealedPart
 
 _EVIDENCE = {"content": str, "stamp": str, "bytes": int}
 
 
 # Keeps S6.
-def find(source: Opens, claims: Collection[Claim], batch_id: int) -> list[Claim]:
-    """The claims, proven, where their parts are now. SourceError names a part that is nowhere."""
-    there: _Contents | None = None
-    found = []
+def find_claims(source: PartAccess, claims: Collection[Claim], batch_id: int) -> list[Claim]:
+    """Prove the claims, and return them with the current names of their parts. Raises SourceError
+    with the name of a part that no name has.
+    """
+    candidates: _PartsByContent | None = None
+    located = []
     for claim in claims:
         try:
-            part = proven(source, claim, batch_id)
+            part = prove_claim(source, claim, batch_id)
         except SourceError:
-            if there is None:
-                there = _Contents(source, source.below())
-            part = next(there.of(claim), None)
+            if candidates is None:
+                candidates = _PartsByContent(source, source.find_candidates())
+            part = next(candidates.matching(claim), None)
             if part is None:
                 raise
         evidence = claim.evidence | {"stamp": part.fingerprint}
-        found.append(
+        located.append(
             replace(claim, name=part.name, identity=part.identity, evidence=evidence)
         )
-    return found
+    return located
 
 
 # Keeps S6.
-def proven(source: Opens, claim: Claim, batch_id: int) -> SealedPart:
-    """The part of a claim, under its name. ChangedError: it has other content by now. SourceError:
-    it is away. CorruptionError: the claim says nothing of a part.
+def prove_claim(source: PartAccess, claim: Claim, batch_id: int) -> SealedPart:
+    """The part of a claim, under its name. Raises ChangedError if its content changed, SourceError
+    if it is missing, CorruptionError if the claim has no evidence of a part.
 
-    Only a part that was touched since is read for that.
+    Reads the part only if its fingerprint changed since it was claimed.
     """
     if {key: type(claim.evidence.get(key)) for key in _EVIDENCE} != _EVIDENCE:
         raise CorruptionError(
             f"the claim of {claim.name!r}, {source.context.declared.unit} {claim.start} to "
-            f"{claim.end}, has no evidence of a whole file ({claim.evidence}); restore its marker"
+            f"{claim.end}, lacks the evidence of its content ({claim.evidence}). Restore its marker"
         )
     try:
-        part = source.now(claim.name)
+        part = source.current_part(claim.name)
         if part.fingerprint != claim.evidence["stamp"] and not _has_content(source, claim, part):
-            raise changed(source, claim, batch_id)
+            raise changed_error(source, claim, batch_id)
     except OSError as error:
-        raise unreadable(source, claim, batch_id, error) from error
+        raise unreadable_error(source, claim, batch_id, error) from error
     return part
 
 
-def unreadable(source: Opens, claim: Claim, batch_id: int, error: OSError) -> SourceError:
-    """The error for a part that cannot be looked at."""
-    if why := source.removed(claim):
+def unreadable_error(
+    source: PartAccess, claim: Claim, batch_id: int, error: OSError
+) -> SourceError:
+    """The error for a part that cannot be read."""
+    if why := source.removal_reason(claim):
         return SourceError(
-            f"{claim.name!r}, which batch {batch_id} has read, is gone: {why}", lasting=True
+            f"{claim.name!r}, which batch {batch_id} has read, was removed: {why}", lasting=True
         )
     why = f"it cannot be read ({error.strerror})"
-    return SourceError(_no_longer(source, claim, batch_id, why), next=AGAIN)
+    return SourceError(_describe_change(source, claim, batch_id, why), next=AGAIN)
 
 
-def changed(source: Opens, claim: Claim, batch_id: int) -> ChangedError:
-    """The error for a part that has other content than was planned."""
-    return ChangedError(_no_longer(source, claim, batch_id, "its content changed"))
+def changed_error(source: PartAccess, claim: Claim, batch_id: int) -> ChangedError:
+    """The error for a part whose content changed since the plan."""
+    return ChangedError(_describe_change(source, claim, batch_id, "its content changed"))
 
 
-def _no_longer(source: Opens, claim: Claim, batch_id: int, what: str) -> str:
+def _describe_change(source: PartAccess, claim: Claim, batch_id: int, what: str) -> str:
     noun, unit = source.context.declared.part, source.context.declared.unit
     return (
         f"{claim.name!r} (partition {claim.source_partition_id}) is no longer what batch "
@@ -80,79 +84,80 @@ def _no_longer(source: Opens, claim: Claim, batch_id: int, what: str) -> str:
     )
 
 
-def _has_content(source: Opens, claim: Claim | Partition, part: SealedPart) -> bool:
+def _has_content(source: PartAccess, claim: Claim | Partition, part: SealedPart) -> bool:
     if part.length not in (None, claim.evidence.get("bytes")):
         return False
     return source.digest(part) == claim.evidence.get("content")
 
 
-class _Contents:
-    """Parts by their content. Those of one length are hashed when one of them is asked for, once.
-    """
+class _PartsByContent:
+    """Parts by their content. Hashes the parts of a length once, when a claim has that length."""
 
-    def __init__(self, source: Opens, parts: Collection[SealedPart]) -> None:
+    def __init__(self, source: PartAccess, parts: Collection[SealedPart]) -> None:
         self._source = source
         self._by_length: dict[int, list[SealedPart]] = defaultdict(list)
         for part in parts:
             self._by_length[part.length].append(part)
         self._by_content: dict[tuple[int, str], list[SealedPart]] = defaultdict(list)
 
-    def of(self, known: Claim | Partition) -> Iterator[SealedPart]:
+    def matching(self, original: Claim | Partition) -> Iterator[SealedPart]:
         """The parts that have the content of a claim or a partition."""
-        length, content = known.evidence.get("bytes"), known.evidence.get("content")
+        length, content = original.evidence.get("bytes"), original.evidence.get("content")
         for part in self._by_length.pop(length, ()):
             with suppress(OSError):
                 self._by_content[length, self._source.digest(part)].append(part)
         return iter(self._by_content.get((length, content), ()))
 
 
-def locate(
-    source: Opens, there: list[SealedPart], partitions: list[Partition]
+def locate_by_content(
+    source: PartAccess, parts: list[SealedPart], partitions: list[Partition]
 ) -> list[Partition | None]:
-    """As `Source.locate`: under the name, else by content. Of two that one part may be, the newer
-    one gets it.
+    """As `Source.locate`: by name, else by content. If two partitions match one part, the newer
+    partition gets it.
     """
-    named, contents, taken = {part.name: part for part in there}, _Contents(source, there), set()
-    placed: list[Partition | None] = []
-    for known in reversed(partitions):
-        part = named.get(known.name)
-        if part in taken or not (part and _can_be(source, known, part)):
-            part = next((part for part in contents.of(known) if part not in taken), None)
-        taken.add(part)
-        placed.append(part and _at(source, known, part))
-    return placed[::-1]
+    named, contents = {part.name: part for part in parts}, _PartsByContent(source, parts)
+    assigned: set[SealedPart | None] = set()
+    located: list[Partition | None] = []
+    for partition in reversed(partitions):
+        part = named.get(partition.name)
+        if part in assigned or not (part and _may_have_content(source, partition, part)):
+            part = next((p for p in contents.matching(partition) if p not in assigned), None)
+        assigned.add(part)
+        located.append(part and _place(source, partition, part))
+    return located[::-1]
 
 
 def locate_by_name(
-    source: Opens, there: Sequence[SealedPart], partitions: list[Partition]
+    source: PartAccess, parts: Sequence[SealedPart], partitions: list[Partition]
 ) -> list[Partition | None]:
-    """As `Source.locate`, where a name is a part's for ever. One with other content is refused by
-    the next plan.
+    """As `Source.locate`, for parts that never change their name. The next plan refuses a part
+    whose content changed.
     """
-    named = {part.name: part for part in there}
+    named = {part.name: part for part in parts}
     return [
-        replace(known, fingerprint=part.fingerprint)
-        if (part := named.get(known.name)) and _can_be(source, known, part) else None
-        for known in partitions
+        replace(partition, fingerprint=part.fingerprint)
+        if (part := named.get(partition.name)) and _may_have_content(source, partition, part)
+        else None
+        for partition in partitions
     ]  # fmt: skip
 
 
-def _can_be(source: Opens, known: Partition, part: SealedPart) -> bool:
-    """Whether a part has a partition's content; no, where it cannot be read."""
+def _may_have_content(source: PartAccess, partition: Partition, part: SealedPart) -> bool:
+    """Whether a part has a partition's content. False if it cannot be read."""
     with suppress(OSError, CorruptionError):
-        return _has_content(source, known, part)
+        return _has_content(source, partition, part)
     return False
 
 
-def _at(source: Opens, known: Partition, part: SealedPart) -> Partition:
-    """A partition whose content a part has. A plan looks at it again: it is not settled."""
-    seen = max(known.seen, known.reached)
+def _place(source: PartAccess, partition: Partition, part: SealedPart) -> Partition:
+    """A partition under the name of its part. It is not settled, so the next plan inspects it."""
+    rows_seen = max(partition.seen, partition.reached)
     with suppress(OSError):
-        seen = max(seen, source.look(part).rows)
+        rows_seen = max(rows_seen, source.inspect(part).rows)
     return replace(
-        known,
+        partition,
         name=part.name,
         identity=part.identity,
         fingerprint=part.fingerprint,
-        seen=seen,
+        seen=rows_seen,
     )

@@ -1,14 +1,14 @@
-"""Which source partition each part is, and what of it may be read.
+"""Decides which source partition each part continues, and which of its rows a plan may read.
 
 How it works:
-1. open the parts that are not settled: those of the plan's window and of known names, and all
-   others when a partition does not find its content under its name;
-2. hold each against the partition of its name, then against partitions of its content, open or
-   closed; a partition that no part holds goes to the first part with its content;
-3. by position, hold those that would be read against each other;
-4. ask the table.
+1. Inspect the parts that are not settled: those in the plan's window and those with the name of a
+   partition. If a partition does not find its content under its name, inspect all others too.
+2. Compare each part with the partition of its name, then with partitions of its content, open or
+   closed. A partition that matches no part by name goes to the first part with its content.
+3. Without a record id, compare the parts that would be read with each other.
+4. Look up the decision of each part in a table.
 
-Nothing here changes anything.
+No function here changes the ledger or the source.
 """
 
 from collections import Counter, defaultdict
@@ -30,445 +30,490 @@ from semel.sources import (
     bare_accept_command,
     in_window,
 )
-from semel.sources.sealed.parts import Looked, Opens, PartListing, PartOffer, SealedPart
+from semel.sources.sealed.parts import (
+    PartAccess,
+    PartInspection,
+    PartListing,
+    PartOffer,
+    SealedPart,
+)
 
 
 class NameMatch(StrEnum):
-    """What the ledger knows under the part's name."""
+    """How a part compares with the partition of its name."""
 
     FREE = "free"
-    """Nothing, or a partition that another part goes on with, or whose part is elsewhere now."""
+    """There is no such partition, or another part continues it, or its part has moved."""
     UNREAD = "unread"
-    """A part of which nothing was read, with other content."""
+    """The partition has other content, and none of its rows was read."""
     SAME = "same"
-    """This content."""
+    """The partition has this content."""
     OTHER = "other"
-    """Other content, of which something was read."""
+    """The partition has other content, and some of its rows were read."""
 
 
 class Twin(StrEnum):
-    """Whether this content is known under another name: rows of it were read, or will be."""
+    """Whether another name has a partition with this content, with rows that were or will be read.
+    """
 
     NONE = "none"
-    LEFT = "left"
-    """It is, and no other part has it now."""
-    HELD = "held"
-    """It is, and another part has it still, or somebody accepted that it has not."""
+    MOVED = "left"
+    """Yes, and no other part has the content now."""
+    PRESENT = "held"
+    """Yes, and another part still has it, or an operator accepted new content in its place."""
     UNSURE = "unsure"
-    """It is, and nobody can tell where that part is now."""
+    """Yes, and this plan cannot find out where that part is now."""
     LOST = "lost"
-    """It was gone, and somebody accepted the rest of it as lost."""
+    """Yes; its part had disappeared, and an operator accepted its remaining rows as lost."""
 
 
 class PartDecision(StrEnum):
-    """What a plan does with a part."""
+    """The decision of a plan about a part."""
 
     BEGIN = "begin"
     """Read it as a new partition."""
-    GO_ON = "go on"
-    """Read on in the partition of its name."""
-    TAKE_UP = "take up"
-    """Read on in the partition that has its content."""
+    CONTINUE = "go on"
+    """Continue the partition of its name."""
+    RESUME = "take up"
+    """Continue the partition that has its content."""
     CHANGED = "changed"
     COPY = "copy"
     RETURNED = "returned"
-    """The last three are refusals: a person decides."""
+    """The last three are refusals: an operator decides."""
 
 
 REFUSED = frozenset({PartDecision.CHANGED, PartDecision.COPY, PartDecision.RETURNED})
 
 
 # Keeps P22.
-def judge(own: NameMatch, twin: Twin, *, by_position: bool) -> PartDecision:
+def judge(name_match: NameMatch, twin: Twin, *, by_position: bool) -> PartDecision:
     """The decision table: all 40 cases.
 
-    With a record id a copy is read: what it repeats is dropped.
+    With a record id, plan reads a copy: semel drops the records that it repeats.
     """
-    if own is NameMatch.SAME:
-        return PartDecision.GO_ON
-    if twin is Twin.LEFT:
-        return PartDecision.TAKE_UP
-    if own is NameMatch.OTHER:
+    if name_match is NameMatch.SAME:
+        return PartDecision.CONTINUE
+    if twin is Twin.MOVED:
+        return PartDecision.RESUME
+    if name_match is NameMatch.OTHER:
         return PartDecision.CHANGED
     if twin is Twin.LOST:
         return PartDecision.RETURNED
     if by_position and twin is not Twin.NONE:
         return PartDecision.COPY
-    return PartDecision.GO_ON if own is NameMatch.UNREAD else PartDecision.BEGIN
+    return PartDecision.CONTINUE if name_match is NameMatch.UNREAD else PartDecision.BEGIN
 
 
 @dataclass(kw_only=True)
 class JudgedPart:
-    """A part that was opened, and what a plan does with it.
+    """An inspected part, and the plan's decision about it.
 
-    `held`: the partition of its name. `twin`: the partition of its content under another name, or
-    the part of the same plan that has it; `twin_retired`: accept put that aside. `lost`: the first
-    row of it that somebody accepted as lost.
+    `namesake`: the partition of its name. `twin`: the partition of its content under another name,
+    or the part of the same plan that has it. `twin_retired`: accept retired that partition.
+    `lost_from`: its first row that an operator accepted as lost.
     """
 
-    looked: Looked
-    held: Partition | None
-    own: NameMatch
+    inspection: PartInspection
+    namesake: Partition | None
+    name_match: NameMatch
     twin: Partition | SealedPart | None = None
-    state: Twin = Twin.NONE
-    does: PartDecision = PartDecision.BEGIN
+    twin_state: Twin = Twin.NONE
+    decision: PartDecision = PartDecision.BEGIN
     twin_retired: bool = False
-    lost: int = 0
+    lost_from: int = 0
     content: str | None = None
 
     @property
     def part(self) -> SealedPart:
-        return self.looked.part
+        return self.inspection.part
 
     @property
-    def known(self) -> Partition | None:
-        """The partition that it goes on in; None: a new one."""
-        return {PartDecision.GO_ON: self.held, PartDecision.TAKE_UP: self.twin}.get(self.does)
+    def partition(self) -> Partition | None:
+        """The partition that the part continues. None if it begins a new one."""
+        continued = {PartDecision.CONTINUE: self.namesake, PartDecision.RESUME: self.twin}
+        return continued.get(self.decision)
 
 
 @dataclass(kw_only=True)
-class Sorting:
-    """One pass over what a source shows and what the ledger knows of it."""
+class PartMatcher:
+    """Matches the parts that a source lists with the partitions that the ledger has, in one pass.
+    """
 
-    source: Opens
-    shown: PartListing
-    known: LedgerView
+    source: PartAccess
+    listing: PartListing
+    ledger: LedgerView
     window: Window
-    judged: list[JudgedPart] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
-    taken: set[int] = field(default_factory=set)
-    retired: set[int] = field(default_factory=set)
-    lost: dict[int, int] = field(default_factory=dict)
-    """Where the rows begin that somebody accepted as lost, by partition."""
+    judged_parts: list[JudgedPart] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    matched_ids: set[int] = field(default_factory=set)
+    retired_ids: set[int] = field(default_factory=set)
+    lost_from: dict[int, int] = field(default_factory=dict)
+    """By partition, the first row that an operator accepted as lost."""
 
-    def run(self) -> "Sorting":
-        self._open = {k.source_partition_id: k for k in self.known.partitions}
-        self._by_name = {k.name: k for k in self.known.partitions}
-        self._names = {part.name for part in self.shown.items}
-        self._hidden = {refusal.name for refusal in self.shown.refused}
-        self._look()
-        self._match()
-        for one in self.judged:
+    def run(self) -> "PartMatcher":
+        self._open = {k.source_partition_id: k for k in self.ledger.partitions}
+        self._by_name = {k.name: k for k in self.ledger.partitions}
+        self._names = {part.name for part in self.listing.items}
+        self._hidden = {refusal.name for refusal in self.listing.refusals}
+        self._match_names()
+        self._match_contents()
+        for judged in self.judged_parts:
             by_position = self.source.context.by_position
-            one.does = judge(one.own, one.state, by_position=by_position)
+            judged.decision = judge(judged.name_match, judged.twin_state, by_position=by_position)
         return self
 
-    def _look(self) -> None:
-        """Open the parts, and hold each against the partition of its name."""
-        linked, others = dict(self._linked()), []
-        for part in self.known.unsettled:
+    def _match_names(self) -> None:
+        """Inspect the parts, and compare each with the partition of its name."""
+        linked, unrelated = dict(self._hard_links()), []
+        for part in self.ledger.unsettled:
             if part.name in linked:
-                self.refused.append(linked[part.name])
+                self.refusals.append(linked[part.name])
             elif part.name in self._by_name or in_window(part.when, self.window):
-                self._open_one(part)
+                self._inspect(part)
             else:
-                others.append(part)
-        self.taken = {j.held.source_partition_id for j in self.judged if j.own is NameMatch.SAME}
-        if self.taken != self._open.keys():  # One of the others may have the content of the rest.
-            for part in others:
-                self._open_one(part)
+                unrelated.append(part)
+        self.matched_ids = {
+            j.namesake.source_partition_id
+            for j in self.judged_parts if j.name_match is NameMatch.SAME
+        }  # fmt: skip
+        if self.matched_ids != self._open.keys():  # An unrelated part may have a missing content.
+            for part in unrelated:
+                self._inspect(part)
 
-    def _open_one(self, part: SealedPart) -> None:
-        held = self._by_name.get(part.name)
+    def _inspect(self, part: SealedPart) -> None:
+        namesake = self._by_name.get(part.name)
         try:
-            one = JudgedPart(looked=self.source.look(part), held=held, own=NameMatch.FREE)
-            if held is not None:
-                one.own = self._own(one, held)
-            self.judged.append(one)
+            judged = JudgedPart(
+                inspection=self.source.inspect(part), namesake=namesake, name_match=NameMatch.FREE
+            )
+            if namesake is not None:
+                judged.name_match = self._compare_with_namesake(judged, namesake)
+            self.judged_parts.append(judged)
         except FileNotFoundError:
-            pass  # It was moved meanwhile: the next plan sees where it is.
+            pass  # It was moved meanwhile: the next plan finds it under its new name.
         except OSError as error:
-            self.refused.append(unreadable(part, error))
+            self.refusals.append(unreadable_refusal(part, error))
 
     # Keeps P13.
-    def _linked(self) -> Iterator[tuple[str, Refusal]]:
-        """All names but one of what is shown under several: a settled one, else one that is known.
+    def _hard_links(self) -> Iterator[tuple[str, Refusal]]:
+        """Refuse all but one name of a part that is listed under several. A settled name stays,
+        else the name of a partition.
         """
-        several = defaultdict(list)
-        for part in self.shown.items:
-            several[part.identity].append(part)
-        unsettled = {part.name for part in self.known.unsettled}
-        for parts in several.values():
+        parts_by_identity = defaultdict(list)
+        for part in self.listing.items:
+            parts_by_identity[part.identity].append(part)
+        unsettled = {part.name for part in self.ledger.unsettled}
+        for parts in parts_by_identity.values():
             if len(parts) > 1:
-                kept = min(
+                first = min(
                     parts, key=lambda p: (p.name in unsettled, p.name not in self._by_name, p.name)
                 )
-                what = f"it is {kept.name!r} under another name; leave one in the source folder"
+                why = (
+                    f"it is the same file as {first.name!r}, by a hard link. Leave one of the two "
+                    "names in the source folder"
+                )
                 for part in parts:
-                    if part is not kept:
-                        yield part.name, refusal(part, "hard link", what)
+                    if part is not first:
+                        yield part.name, refusal(part, "hard link", why)
 
-    def _own(self, one: JudgedPart, held: Partition) -> NameMatch:
-        if held.fingerprint == one.part.fingerprint:
-            one.content = held.evidence.get("content")
+    def _compare_with_namesake(self, judged: JudgedPart, namesake: Partition) -> NameMatch:
+        if namesake.fingerprint == judged.part.fingerprint:
+            judged.content = namesake.evidence.get("content")
             return NameMatch.SAME
-        if self._has(one, held):
+        if self._has_content(judged, namesake):
             return NameMatch.SAME
-        return NameMatch.OTHER if held.reached else NameMatch.UNREAD
+        return NameMatch.OTHER if namesake.reached else NameMatch.UNREAD
 
-    def _has(self, one: JudgedPart, partition: Partition) -> bool:
-        """Whether a part has the content that a partition had. It is read for that once."""
-        if not one.looked.key or one.looked.key != partition.evidence.get("head_hash"):
+    def _has_content(self, judged: JudgedPart, partition: Partition) -> bool:
+        """Whether a part has a partition's content. Hashes the part once, if their keys are equal.
+        """
+        key = judged.inspection.key
+        if not key or key != partition.evidence.get("head_hash"):
             return False
-        if one.content is None:
-            one.content = self.source.digest(one.part)
-        return one.content == partition.evidence.get("content")
+        if judged.content is None:
+            judged.content = self.source.digest(judged.part)
+        return judged.content == partition.evidence.get("content")
 
-    def _match(self) -> None:
-        """Hold parts against partitions of their content, and give away those that no part holds;
-        then hold those that would be read against each other.
+    def _match_contents(self) -> None:
+        """Compare parts with the partitions of their content, and let each part without a
+        partition of its own continue one that no part has. Then compare parts with each other.
         """
-        asked = [
-            j for j in self.judged if j.own is not NameMatch.SAME and j.looked.key and j.looked.rows
-        ]
-        alike, unread = self._alike(asked)
-        self.judged = [one for one in self.judged if one.part.name not in unread]
-        asked = [one for one in asked if one.part.name not in unread]
-        self._looked = {one.part.name for one in self.judged}
-        self._at = {one.part.identity: one.part.name for one in self.judged}
-        for one in asked:
-            found = alike[one.content] if one.content else ()
-            states = [(self._twin(k), k) for k in found if k != one.held]
-            for wanted in (Twin.LEFT, Twin.HELD, Twin.UNSURE, Twin.LOST):
-                one.twin = next((k for state, k in states if state is wanted), None)
-                if one.twin is not None:
-                    one.state = wanted
+        candidates = [
+            j for j in self.judged_parts
+            if j.name_match is not NameMatch.SAME and j.inspection.key and j.inspection.rows
+        ]  # fmt: skip
+        alike, unreadable = self._partitions_alike(candidates)
+        self.judged_parts = [j for j in self.judged_parts if j.part.name not in unreadable]
+        candidates = [j for j in candidates if j.part.name not in unreadable]
+        self._inspected = {j.part.name for j in self.judged_parts}
+        self._name_of = {j.part.identity: j.part.name for j in self.judged_parts}
+        for judged in candidates:
+            partitions = alike[judged.content] if judged.content else ()
+            states = [(self._twin_state(k), k) for k in partitions if k != judged.namesake]
+            for wanted in (Twin.MOVED, Twin.PRESENT, Twin.UNSURE, Twin.LOST):
+                judged.twin = next((k for state, k in states if state is wanted), None)
+                if judged.twin is not None:
+                    judged.twin_state = wanted
                     break
-            if one.twin is not None:
-                one.twin_retired = one.twin.source_partition_id in self.retired
-                one.lost = self.lost.get(one.twin.source_partition_id, 0)
-            if one.state is Twin.LEFT:
-                self.taken.add(one.twin.source_partition_id)
-        for one in self.judged:
-            held = one.own is not NameMatch.SAME and one.held
-            if held and (held.source_partition_id in self.taken or self._is_away(held)):
-                one.own = NameMatch.FREE
+            if judged.twin is not None:
+                judged.twin_retired = judged.twin.source_partition_id in self.retired_ids
+                judged.lost_from = self.lost_from.get(judged.twin.source_partition_id, 0)
+            if judged.twin_state is Twin.MOVED:
+                self.matched_ids.add(judged.twin.source_partition_id)
+        for judged in self.judged_parts:
+            namesake = judged.name_match is not NameMatch.SAME and judged.namesake
+            if namesake and (
+                namesake.source_partition_id in self.matched_ids or self._is_away(namesake)
+            ):
+                judged.name_match = NameMatch.FREE
         if self.source.context.by_position:
-            self._compare(asked)
+            self._mark_copies(candidates)
 
     # Keeps P22.
-    def _compare(self, asked: list[JudgedPart]) -> None:
-        """Of the parts of one content that would be read, keep one: that of a known name first."""
-        first: dict[str, SealedPart] = {}
-        for one in sorted(asked, key=lambda one: one.own is not NameMatch.UNREAD):
-            read = one.own is NameMatch.UNREAD or (
-                one.own is NameMatch.FREE and in_window(one.part.when, self.window)
-            )
-            if read and one.state is Twin.NONE and one.content and not one.looked.refused:
-                kept = first.setdefault(one.content, one.part)
-                if kept is not one.part:
-                    one.state, one.twin = Twin.HELD, kept
-
-    # Keeps P22.
-    def _alike(self, asked: list[JudgedPart]) -> tuple[dict[str, list[Partition]], set[str]]:
-        """By content, the partitions that some parts may be; and the names of parts that cannot be
-        read to their end.
-
-        A part is hashed where its key is known, or by position where two parts have it; and where
-        its partition gets this content before anything of it is read.
+    def _mark_copies(self, candidates: list[JudgedPart]) -> None:
+        """Let plan read one of several parts with the same content, first one that continues the
+        partition of its name.
         """
-        unread = set()
-        counts = Counter(one.looked.key for one in asked)
-        waiting = [k for k in self.known.partitions if not k.reached]
-        found = self.known.rows("sealed", "keys", keys=sorted(counts)) if counts else []
-        keys = {r["key"] for r in found}
-        several = {key for key, count in counts.items() if count > 1}
-        hashed = keys | {k.evidence.get("head_hash") for k in waiting}
-        hashed |= several if self.source.context.by_position else set()
-        for one in asked:
-            wanted = one.looked.key in hashed or one.own is NameMatch.UNREAD
-            if one.content is not None or not wanted:
+        first: dict[str, SealedPart] = {}
+        for judged in sorted(candidates, key=lambda j: j.name_match is not NameMatch.UNREAD):
+            is_read = judged.name_match is NameMatch.UNREAD or (
+                judged.name_match is NameMatch.FREE and in_window(judged.part.when, self.window)
+            )
+            is_readable = judged.content and not judged.inspection.refusal
+            if is_read and judged.twin_state is Twin.NONE and is_readable:
+                original = first.setdefault(judged.content, judged.part)
+                if original is not judged.part:
+                    judged.twin_state, judged.twin = Twin.PRESENT, original
+
+    # Keeps P22.
+    def _partitions_alike(
+        self, candidates: list[JudgedPart]
+    ) -> tuple[dict[str, list[Partition]], set[str]]:
+        """By content, the partitions that these parts may continue; and the names of the parts
+        that cannot be read to their end.
+
+        Hashes a part if a partition has its key, if nothing was read in the partition of its name,
+        or, without a record id, if two parts have its key.
+        """
+        unreadable = set()
+        counts = Counter(j.inspection.key for j in candidates)
+        unread = [k for k in self.ledger.partitions if not k.reached]
+        rows = self.ledger.query("sealed", "keys", keys=sorted(counts)) if counts else []
+        keys = {r["key"] for r in rows}
+        repeated = {key for key, count in counts.items() if count > 1}
+        hashed_keys = keys | {k.evidence.get("head_hash") for k in unread}
+        hashed_keys |= repeated if self.source.context.by_position else set()
+        for judged in candidates:
+            is_hashed = judged.inspection.key in hashed_keys
+            is_hashed = is_hashed or judged.name_match is NameMatch.UNREAD
+            if judged.content is not None or not is_hashed:
                 continue
             try:
-                one.content = self.source.digest(one.part)
+                judged.content = self.source.digest(judged.part)
             except FileNotFoundError:
-                unread.add(one.part.name)  # As in `_open_one`.
+                unreadable.add(judged.part.name)  # As in `_inspect`.
             except OSError as error:
-                unread.add(one.part.name)
-                self.refused.append(unreadable(one.part, error))
+                unreadable.add(judged.part.name)
+                self.refusals.append(unreadable_refusal(judged.part, error))
         alike = defaultdict(list)
-        contents = sorted({one.content for one in asked if one.content is not None})
+        contents = sorted({j.content for j in candidates if j.content is not None})
         if keys and contents:
-            for r in self.known.rows("sealed", "like", keys=[*keys], contents=contents):
-                known = Partition(**{k: v for k, v in r.items() if k not in ("retired", "lost")})
+            for r in self.ledger.query("sealed", "like", keys=[*keys], contents=contents):
+                values = {k: v for k, v in r.items() if k not in ("retired", "lost")}
+                partition = Partition(**values)
                 if r["retired"]:
-                    self.retired.add(known.source_partition_id)
+                    self.retired_ids.add(partition.source_partition_id)
                 if r["lost"] is not None:
-                    self.lost[known.source_partition_id] = r["lost"]
-                alike[r["evidence"]["content"]].append(known)
-        for known in waiting:
-            alike[known.evidence.get("content")].append(known)
-        return alike, unread
+                    self.lost_from[partition.source_partition_id] = r["lost"]
+                alike[r["evidence"]["content"]].append(partition)
+        for partition in unread:
+            alike[partition.evidence.get("content")].append(partition)
+        return alike, unreadable
 
-    def _twin(self, known: Partition) -> Twin:
-        """Where the part is whose partition has the content of another one."""
-        number = known.source_partition_id
-        if number in self.taken or number in self.retired:
-            return Twin.HELD
-        if known.closed:
-            return Twin.LOST if number in self.lost else Twin.LEFT
-        if number not in self._open:  # It is settled: its part is as it was.
-            return Twin.HELD
-        if known.name in self._looked or self._is_away(known):
-            return Twin.LEFT
+    def _twin_state(self, partition: Partition) -> Twin:
+        """The state of a partition that has the content of a part with another name."""
+        number = partition.source_partition_id
+        if number in self.matched_ids or number in self.retired_ids:
+            return Twin.PRESENT
+        if partition.closed:
+            return Twin.LOST if number in self.lost_from else Twin.MOVED
+        if number not in self._open:  # It is settled: its part has not changed.
+            return Twin.PRESENT
+        if partition.name in self._inspected or self._is_away(partition):
+            return Twin.MOVED
         return Twin.UNSURE
 
     # Keeps P18, P27.
-    def _is_away(self, known: Partition) -> bool:
-        """Whether it is certain that a partition's part is not under its name: it is seen under
-        another one, collect has moved it, or there is nothing.
+    def _is_away(self, partition: Partition) -> bool:
+        """Whether a partition's part is certainly not under its name: it has another name now,
+        collect has archived it, or a complete listing lacks it.
         """
-        return self._at.get(known.identity, known.name) != known.name or (
-            self.shown.complete and known.name not in self._names and known.name not in self._hidden
-        ) or self.source.is_put_away(known)
+        name = partition.name
+        return self._name_of.get(partition.identity, name) != name or (
+            self.listing.complete and name not in self._names and name not in self._hidden
+        ) or self.source.is_archived(partition)
 
-    def gone(self) -> list[LostRange]:
-        """The partitions that no part holds any more."""
-        moved = (j for j in self.judged if j.held and j.does is PartDecision.TAKE_UP)
-        over = {j.held.source_partition_id for j in moved}
+    def lost_ranges(self) -> list[LostRange]:
+        """The partitions that no part continues any more."""
+        moved = (j for j in self.judged_parts if j.namesake and j.decision is PartDecision.RESUME)
+        replaced = {j.namesake.source_partition_id for j in moved}
         return [
             LostRange(partition=k, seen=max(k.seen, k.reached))
-            for k in self.known.partitions
-            if k.source_partition_id not in self.taken
-            and (k.source_partition_id in over or self._is_away(k))
+            for k in self.ledger.partitions
+            if k.source_partition_id not in self.matched_ids
+            and (k.source_partition_id in replaced or self._is_away(k))
         ]
 
-    def kept(self) -> list[Refusal]:
-        """Refusals of parts of other intervals, which nobody opened now."""
-        asked = {j.part.name for j in self.judged} | {r.name for r in self.refused}
-        stored = {r.name: r for r in self.known.refused}
+    def earlier_refusals(self) -> list[Refusal]:
+        """The last plan's refusals of parts outside this window, which this plan did not inspect.
+        """
+        decided = {j.part.name for j in self.judged_parts} | {r.name for r in self.refusals}
+        stored = {r.name: r for r in self.ledger.refusals}
         return [
             replace(stored[part.name], when=part.when)
-            for part in self.known.unsettled
-            if part.name not in asked and part.name in stored
+            for part in self.ledger.unsettled
+            if part.name not in decided and part.name in stored
             and not in_window(part.when, self.window)
         ]  # fmt: skip
 
 
 # Keeps P31.
-def match(source: Opens, shown: PartListing, known: LedgerView, window: Window) -> MatchResult:
+def match(
+    source: PartAccess, listing: PartListing, ledger: LedgerView, window: Window
+) -> MatchResult:
     """As `Source.match`."""
-    found = Sorting(source=source, shown=shown, known=known, window=window).run()
-    offers, refused, renamed, begun = [], [*found.refused, *found.kept()], [], []
-    doubtful = {refusal.name for refusal in known.refused}
-    for one in found.judged:
-        part, wanted = one.part, in_window(one.part.when, window)
-        offer = offer_of(one.looked, one.known, one.content)
-        if one.does in REFUSED:
-            refused.append(_refused(source, one))
-        elif one.looked.unfinished:
-            offers.append(replace(offer, known=None, ahead=1))
-        elif (wanted or part.name in doubtful) and one.looked.refused and _is_to_be_read(one):
-            refused.append(one.looked.refused)
-            if one.known and (one.known.name, one.known.identity) != (part.name, part.identity):
-                renamed.append(replace(one.known, name=part.name, identity=part.identity))
-        elif wanted or one.known:
+    matcher = PartMatcher(source=source, listing=listing, ledger=ledger, window=window).run()
+    offers, renamed, begun = [], [], []
+    refused = [*matcher.refusals, *matcher.earlier_refusals()]
+    doubtful = {refusal.name for refusal in ledger.refusals}
+    for judged in matcher.judged_parts:
+        part, wanted = judged.part, in_window(judged.part.when, window)
+        inspection, partition = judged.inspection, judged.partition
+        offer = make_offer(inspection, partition, judged.content)
+        if judged.decision in REFUSED:
+            refused.append(_decision_refusal(source, judged))
+        elif inspection.unfinished:
+            offers.append(replace(offer, partition=None, ahead=1))
+        elif (wanted or part.name in doubtful) and inspection.refusal and _has_unread_rows(judged):
+            refused.append(inspection.refusal)
+            if partition and (partition.name, partition.identity) != (part.name, part.identity):
+                renamed.append(replace(partition, name=part.name, identity=part.identity))
+        elif wanted or partition:
             offers.append(replace(offer, end=offer.seen if wanted else 0))
-            if one.known is None and not offer.seen:
+            if partition is None and not offer.seen:
                 begun.append(offer)
     return MatchResult(
         offers=offers,
-        refused=refused,
-        lost=found.gone(),
-        renamed=renamed,
-        begun=begun,
-        resumed=tuple(
+        refusals=refused,
+        lost_ranges=matcher.lost_ranges(),
+        renamed_partitions=renamed,
+        new_partition_offers=begun,
+        resumed_names=tuple(
             (j.part.name, j.twin.name)
-            for j in found.judged
-            if j.does is PartDecision.TAKE_UP and j.twin.reached
+            for j in matcher.judged_parts
+            if j.decision is PartDecision.RESUME and j.twin.reached
         ),
     )
 
 
-def _is_to_be_read(one: JudgedPart) -> bool:
-    reached = one.known.reached if one.known else 0
-    return one.looked.rows > reached or not one.looked.key
+def _has_unread_rows(judged: JudgedPart) -> bool:
+    """Whether a plan has rows of a part to read. True if its rows cannot be counted."""
+    reached = judged.partition.reached if judged.partition else 0
+    return judged.inspection.rows > reached or not judged.inspection.key
 
 
-def offer_of(
-    looked: Looked, known: Partition | None, content: str | None, *, end: int = 0
+def make_offer(
+    inspection: PartInspection, partition: Partition | None, content: str | None, *, end: int = 0
 ) -> PartOffer:
-    """A part of `content`, of which rows up to `end` may be read in `known` or a new partition."""
-    part, found = looked.part, {"head_hash": looked.key, "bytes": looked.length, "content": content}
+    """Offer the rows of a part up to `end`, in `partition` or, if that is None, in a new one."""
+    part = inspection.part
+    evidence = {"head_hash": inspection.key, "bytes": inspection.length, "content": content}
     return PartOffer(
         name=part.name,
         identity=part.identity,
         fingerprint=part.fingerprint,
-        known=known,
+        partition=partition,
         end=end,
-        seen=looked.rows,
-        ahead=looked.rows,
-        evidence=looked.evidence | found,
+        seen=inspection.rows,
+        ahead=inspection.rows,
+        evidence=inspection.evidence | evidence,
         part=part,
-        length=looked.length,
+        length=inspection.length,
         content=content,
-        refused=looked.refused,
+        refusal=inspection.refusal,
     )
 
 
-def by_name(known: LedgerView, parts: Iterable[SealedPart]) -> dict[str, Partition]:
-    """The partition of each name: the open one, else the newest that was closed."""
-    held = {k.name: k for k in known.partitions}
-    new = [part.name for part in parts if part.name not in held]
-    closed = known.rows("sealed", "closed", names=new) if new else []
-    return held | {r["name"]: Partition(**r) for r in closed}
+def partitions_by_name(ledger: LedgerView, parts: Iterable[SealedPart]) -> dict[str, Partition]:
+    """By name, the open partition, else the one that was closed last."""
+    open_partitions = {k.name: k for k in ledger.partitions}
+    names = [part.name for part in parts if part.name not in open_partitions]
+    closed = ledger.query("sealed", "closed", names=names) if names else []
+    return open_partitions | {r["name"]: Partition(**r) for r in closed}
 
 
 # Keeps P22.
-def content_of(source: Opens, part: SealedPart) -> str:
-    """The digest of all bytes of a part. RefusedError: it cannot be read. FileNotFoundError: it is
-    not as it was listed.
+def part_digest(source: PartAccess, part: SealedPart) -> str:
+    """The digest of all bytes of a part. Raises RefusedError if it cannot be read,
+    FileNotFoundError if it changed since it was listed.
     """
     try:
         return source.digest(part)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise RefusedError(unreadable(part, error)) from error
+        raise RefusedError(unreadable_refusal(part, error)) from error
 
 
-def word(
-    source: Opens, shown: PartListing, known: LedgerView, name: str,
+def accept_part(
+    source: PartAccess, listing: PartListing, ledger: LedgerView, name: str,
     *, same: bool, start: int, is_open: bool,
 ) -> Acceptance | None:
     """As `Source.accept`."""
-    found = Sorting(source=source, shown=shown, known=known, window=None).run()
-    one = next((one for one in found.judged if one.part.name == name), None)
+    matcher = PartMatcher(source=source, listing=listing, ledger=ledger, window=None).run()
+    judged = next((j for j in matcher.judged_parts if j.part.name == name), None)
     pipeline, noun = source.context.name, source.context.declared.part
-    if one is None or one.does not in REFUSED:
+    if judged is None or judged.decision not in REFUSED:
         as_what = f"a {noun} that changed or is a copy"
-        return unrefused(pipeline, name, as_what, may_be=is_open and not same)
+        return accept_unrefused(pipeline, name, as_what, may_be=is_open and not same)
     if same:
         raise SourceError(
-            f"{name!r} cannot go on where another one stood: a {noun} of this format is never "
-            "read on, as each is whole; accept it as a new generation instead",
+            f"{name!r}: --same does not apply, because semel never resumes inside a {noun} of "
+            "this format. Nothing was accepted. Accept it as a new generation",
             next=bare_accept_command(pipeline, name),
         )
-    if not one.looked.key:
-        why = one.looked.refused.detail if one.looked.refused else "it has no end yet"
-        raise SourceError(f"{name!r}: {why}; replace it, then run the pipeline")
-    if start > one.looked.rows:
-        unit = source.context.declared.unit
-        raise SourceError(f"{name!r} has {one.looked.rows} {unit}, and none begins at {start}")
-    before = [k for k in known.partitions if k.identity == one.part.identity and k != one.held]
-    if one.held and one.own is NameMatch.FREE:
-        before.append(one.held)
-    if before:
+    if not judged.inspection.key:
+        refused = judged.inspection.refusal
+        why = refused.detail if refused else f"the {noun} is not complete yet"
         raise SourceError(
-            f"{show(source, before[0])} was moved or replaced since the last plan; run the "
-            f"pipeline, then accept {name!r} if it is still refused",
+            f"{name!r}: {why}. Nothing was accepted. Replace it, then run the pipeline"
+        )
+    if start > judged.inspection.rows:
+        unit = source.context.declared.unit
+        raise SourceError(
+            f"{name!r} has {judged.inspection.rows} {unit}, so --from {start} is beyond its end. "
+            "Nothing was accepted. Give a smaller number"
+        )
+    identity, namesake = judged.part.identity, judged.namesake
+    moved = [k for k in ledger.partitions if k.identity == identity and k != namesake]
+    if namesake and judged.name_match is NameMatch.FREE:
+        moved.append(namesake)
+    if moved:
+        raise SourceError(
+            f"{describe_partition(source, moved[0])} was moved or replaced since the last plan. "
+            f"Nothing was accepted. Run the pipeline, then accept {name!r} if it is still refused",
             next=f"semel run {pipeline}",
         )
-    content = one.content or content_of(source, one.part)
-    offer = offer_of(one.looked, None, content)
+    content = judged.content or part_digest(source, judged.part)
+    offer = make_offer(judged.inspection, None, content)
     return Acceptance(
         offer=replace(offer, start=start, reason="repeated"),
-        ended=[one.held] if one.held else [],
+        replaced_partitions=[namesake] if namesake else [],
     )
 
 
-def unrefused(pipeline: str, name: str, as_what: str, *, may_be: bool) -> None:
-    """The word for a name that is not refused: None if it `may_be`, else SourceError."""
+def accept_unrefused(pipeline: str, name: str, as_what: str, *, may_be: bool) -> None:
+    """Returns None for a name that is not refused. Raises SourceError unless it `may_be` so."""
     if not may_be:
         raise SourceError(
             f"{name!r} is not refused as {as_what}, so there is nothing to accept",
@@ -476,68 +521,73 @@ def unrefused(pipeline: str, name: str, as_what: str, *, may_be: bool) -> None:
         )
 
 
-def new_word(
+def accept_new_content(
     pipeline: str, name: str, as_what: str, old: Partition, offer: Callable[[], PartOffer],
     *, same: bool, start: int,
 ) -> Acceptance:  # fmt: skip
-    """The word for other content, which is read whole. SourceError for a part of it."""
+    """Accept other content under a name, from its start. Raises SourceError for `same` or a later
+    start.
+    """
     if same or start:
         raise SourceError(
-            f"{name!r} is {as_what}: all of it is accepted, or nothing",
+            f"{name!r} is {as_what}: --same and --from do not apply. Nothing was accepted. Accept "
+            "it without them",
             next=bare_accept_command(pipeline, name),
         )
-    return Acceptance(offer=offer(), ended=[] if old.closed else [old])
+    return Acceptance(offer=offer(), replaced_partitions=[] if old.closed else [old])
 
 
 def refusal(part: SealedPart, reason: str, detail: str) -> Refusal:
-    """A refused part."""
+    """Refuse a part. Unprintable characters of `detail` become question marks."""
     text = detail.removeprefix(f"{part.name!r}: ")  # The refusal itself has the name.
     text = "".join(char if char.isprintable() else "?" for char in text)
     return Refusal(name=part.name, reason=reason, detail=text, when=part.when)
 
 
-def unreadable(part: SealedPart, error: OSError) -> Refusal:
-    """The refusal of a part that cannot be read."""
+def unreadable_refusal(part: SealedPart, error: OSError) -> Refusal:
+    """Refuse a part that cannot be read."""
     return refusal(part, "unreadable", f"{error.strerror}; give the reader access")
 
 
-def show(source: Opens, known: Partition) -> str:
-    """A partition as a person knows it."""
+def describe_partition(source: PartAccess, partition: Partition) -> str:
+    """A partition in words, for messages."""
     return (
-        f"{known.name!r} (partition {known.source_partition_id}, generation {known.generation}, "
-        f"{known.reached} {source.context.declared.unit} read)"
+        f"{partition.name!r} (partition {partition.source_partition_id}, generation "
+        f"{partition.generation}, {partition.reached} {source.context.declared.unit} read)"
     )
 
 
-def _refused(source: Opens, one: JudgedPart) -> Refusal:
-    accept = accept_command(source.context, one.part.name)
-    if one.does is PartDecision.CHANGED:
-        now = f"{one.looked.rows} {source.context.declared.unit}"
-        if not one.looked.key:
-            now = "no whole content"
+def _decision_refusal(source: PartAccess, judged: JudgedPart) -> Refusal:
+    accept, unit = accept_command(source.context, judged.part.name), source.context.declared.unit
+    noun = source.context.declared.part
+    if judged.decision is PartDecision.CHANGED:
+        size = f"{judged.inspection.rows} {unit}"
+        if not judged.inspection.key:
+            size = "no complete content"
         detail = (
-            f"its content is not what was read as {show(source, one.held)}; it has {now} now. "
-            f"Put back what was there, or {accept} reads it from its start as a new generation"
+            f"its content changed since {describe_partition(source, judged.namesake)}; it has "
+            f"{size} now. Restore the old {noun}, or read this one from its start as a new "
+            f"generation: {accept}"
         )
         if source.context.by_position:
-            detail += "; without a record_id, what it repeats is written again"
-        return refusal(one.part, one.does, detail)
-    if one.does is PartDecision.RETURNED:
-        unit = source.context.declared.unit
-        on = accept_command(source.context, one.part.name, f"--from {one.lost}")
+            detail += ". Without a record_id, semel writes the records that it repeats again"
+        return refusal(judged.part, judged.decision, detail)
+    if judged.decision is PartDecision.RETURNED:
+        resume = accept_command(source.context, judged.part.name, f"--from {judged.lost_from}")
         detail = (
-            f"it was accepted as lost from {unit[:-1]} {one.lost} on, and is back. {on} reads it "
-            "from there; or move it out of the source"
+            f"it was accepted as lost from {unit[:-1]} {judged.lost_from} on, and is back. Read it "
+            f"from there: {resume}; or move it out of the source"
         )
-        return refusal(one.part, one.does, detail)
-    where = "is there as well"
-    if one.twin_retired:
-        where = "was read, and another content accepted in its place"
-    elif one.state is Twin.UNSURE:
-        where = "cannot be looked for now, as something is refused: settle that first"
-    twin = show(source, one.twin) if isinstance(one.twin, Partition) else repr(one.twin.name)
+        return refusal(judged.part, judged.decision, detail)
+    where = "still exists"
+    if judged.twin_retired:
+        where = "was read, and whose name has new content that was accepted"
+    elif judged.twin_state is Twin.UNSURE:
+        where = "plan cannot find while another name is refused. Settle that one first"
+    twin = judged.twin
+    original = describe_partition(source, twin) if isinstance(twin, Partition) else repr(twin.name)
     detail = (
-        f"it has the content of {twin}, which {where}. Remove it if it is a copy; {accept} reads "
-        "all of it as new records"
+        f"it has the content of {original}, which {where}. Remove it if it is a copy, or read all "
+        f"of it as new records: {accept}"
     )
-    return refusal(one.part, one.does, detail)
+    return refusal(judged.part, judged.decision, detail)

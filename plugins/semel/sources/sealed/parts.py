@@ -1,9 +1,9 @@
-"""What a source of sealed parts shows: each part, and what opening one tells of it.
+"""Sealed parts as a source lists and inspects them.
 
-A part is known by its content. `identity` and `fingerprint` come with the listing, and tell without
-opening it that a part is as it was; its `key`, the digest of a few bytes, finds the parts that may
-have its content; the digest of all its bytes decides. That is taken when a part is claimed, and
-when something with its key turns up.
+The content of a part identifies it. `identity` and `fingerprint` come with the listing: if they are
+unchanged, semel does not open the part. Its `key`, the digest of a few bytes, finds the parts that
+may have its content; the digest of all its bytes decides. semel computes that digest when it claims
+a part, and when another part has the same key.
 """
 
 from abc import abstractmethod
@@ -19,9 +19,9 @@ from semel.sources import Evidence, Offer, Partition, Refusal, SourceListing
 
 @dataclass(frozen=True, kw_only=True)
 class SealedPart:
-    """A part as it is listed. `identity` survives a rename, and no two parts share one, unless they
-    are one. `fingerprint` changes with the content. `length`: its bytes; None: only opening it
-    tells.
+    """A part as it is listed. `identity` survives a rename; two names share one only if they are
+    hard links. `fingerprint` changes with the content. `length`: bytes; None if that is unknown
+    until the part is opened.
     """
 
     name: str
@@ -33,18 +33,19 @@ class SealedPart:
 
 @dataclass(frozen=True, kw_only=True)
 class PartListing(SourceListing):
-    """All parts, oldest first. Not `complete`: what is not listed may be there all the same."""
+    """All parts, oldest first. Unless it is `complete`, parts that it lacks may still exist."""
 
     items: Sequence[SealedPart]
     complete: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looked:
-    """A part that was opened.
+class PartInspection:
+    """The result of opening a part.
 
-    `key`: equal for equal contents, "" where it cannot be told. `length`: its bytes. `unfinished`:
-    its end is still to come. `refused`: why its rows cannot be read. `evidence`: of the kind's own.
+    `key`: equal for equal contents, "" if it is unknown. `length`: bytes. `unfinished`: its writer
+    has not finished it. `refusal`: why its rows cannot be read. `evidence`: what this kind of part
+    adds to the evidence of a claim.
     """
 
     part: SealedPart
@@ -52,24 +53,24 @@ class Looked:
     key: str = ""
     rows: int = 0
     unfinished: bool = False
-    refused: Refusal | None = None
+    refusal: Refusal | None = None
     evidence: Evidence = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartOffer(Offer):
-    """A part of which rows may be read. `content`: the digest of its bytes, where it is known.
-    `refused`: why none may be claimed.
+    """A part with rows to read. `content`: the digest of its bytes; None if it is not computed yet.
+    `refusal`: why no row may be claimed.
     """
 
     part: SealedPart
     length: int
     content: str | None
-    refused: Refusal | None = None
+    refusal: Refusal | None = None
 
 
-class Opens(Protocol):
-    """What a kind of parts gives: what there is, and how it is opened."""
+class PartAccess(Protocol):
+    """Lists and opens parts. Each kind of part implements it."""
 
     context: Context
 
@@ -78,33 +79,34 @@ class Opens(Protocol):
         """As `Source.discover`. It opens nothing."""
 
     @abstractmethod
-    def look(self, part: SealedPart) -> Looked:
-        """Open a part, and read what it takes to know its rows and key.
+    def inspect(self, part: SealedPart) -> PartInspection:
+        """Open a part, and read as much as its number of rows and its key take.
 
-        FileNotFoundError: it is not as it was listed. OSError: it cannot be read.
+        Raises FileNotFoundError if it changed since it was listed, OSError if it cannot be read.
         """
 
     @abstractmethod
     def digest(self, part: SealedPart) -> str:
-        """The digest of all its bytes; it may take long. Errors as in `look`."""
+        """The digest of all its bytes; it may take long. Errors as in `inspect`."""
 
     @abstractmethod
-    def now(self, name: str) -> SealedPart:
-        """The part that has a name now, without its time; it is not opened. OSError: there is none.
+    def current_part(self, name: str) -> SealedPart:
+        """The part that has a name now, without its time and unopened. Raises OSError if no part
+        has the name.
         """
 
-    def below(self) -> Sequence[SealedPart]:
-        """All parts that a claimed one may be among now, also those that are not listed."""
+    def find_candidates(self) -> Sequence[SealedPart]:
+        """All parts that a renamed part may be among, including those that are not listed."""
         return self.discover().items
 
-    def is_put_away(self, known: Partition) -> bool:  # noqa: ARG002 - most kinds stay
-        """Whether a partition's part lies where collect has put it."""
+    def is_archived(self, partition: Partition) -> bool:  # noqa: ARG002 - most kinds stay
+        """Whether collect has moved a partition's part to its archive folder."""
         return False
 
-    def removed(self, claim: Claim) -> str | None:  # noqa: ARG002 - most kinds remove none
-        """Why the part of a claim is gone for good. None: somebody may bring it back."""
+    def removal_reason(self, claim: Claim) -> str | None:  # noqa: ARG002 - most kinds remove none
+        """Why the part of a claim was removed for ever. Returns None if it may come back."""
         return None
 
-    def time_of(self, known: Partition) -> datetime | None:  # noqa: ARG002 - not all have one
-        """The time of a part that is gone, for `select: interval`."""
+    def time_of(self, partition: Partition) -> datetime | None:  # noqa: ARG002 - not all have one
+        """The time of a part that has disappeared, for `select: interval`."""
         return None

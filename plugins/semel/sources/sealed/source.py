@@ -1,7 +1,7 @@
-"""A source of sealed parts: a source partition is a part, and a position a row of it.
+"""A source of sealed parts: each part is a source partition, and a position is the number of a row.
 
-A kind of part says what there is and how it is opened. All the rest is here: which partition a part
-is, what a batch takes of it, and how what is claimed is proven and found again.
+A kind of part implements `PartAccess`, which lists and opens parts. This room does everything else:
+it matches parts with partitions, limits what a batch takes, and proves and finds claims.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -26,35 +26,41 @@ from semel.sources import (
     accept_command,
 )
 from semel.sources.sealed import claims, matching
-from semel.sources.sealed.parts import Looked, Opens, PartListing, PartOffer, SealedPart
+from semel.sources.sealed.parts import (
+    PartAccess,
+    PartInspection,
+    PartListing,
+    PartOffer,
+    SealedPart,
+)
 
 SPLIT_ROWS = 500_000
-"""Rows that one task reads, or more where a row group has more: a third of a second's work by
-record id. Fewer make more tasks, and each has a cost of its own in Spark."""
+"""Rows that one task reads, or more if a row group has more: a third of a second's work with a
+record id. Fewer rows make more tasks, and each task costs Spark some time."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SealedSource(Opens, Source):
-    """Parts that are whole when they appear and never change."""
+class SealedSource(PartAccess, Source):
+    """Parts that are complete when they appear, and never change."""
 
     context: Context
 
     split_size: ClassVar[int] = SPLIT_ROWS
 
-    def match(self, shown: PartListing, known: LedgerView, window: Window) -> MatchResult:
-        return matching.match(self, shown, known, window)
+    def match(self, listing: PartListing, ledger: LedgerView, window: Window) -> MatchResult:
+        return matching.match(self, listing, ledger, window)
 
-    def refuse_lost(self, gone: LostRange, spans: list[tuple[int, int]]) -> Refusal:
-        known, unit = gone.partition, self.context.declared.unit
-        shown = ", ".join(f"{start} to {end}" for start, end in spans)
-        lost = accept_command(self.context, known.name, "--lost")
+    def refuse_lost(self, lost: LostRange, spans: list[tuple[int, int]]) -> Refusal:
+        partition, declared = lost.partition, self.context.declared
+        ranges = ", ".join(f"{start} to {end}" for start, end in spans)
+        command = accept_command(self.context, partition.name, "--lost")
         return Refusal(
-            name=known.name,
+            name=partition.name,
             reason="gone",
-            detail=f"{unit} {shown} of it (partition {known.source_partition_id}) were seen and "
-            f"never read, and the {self.context.declared.part} is gone; bring it back, or {lost} "
-            "records them as lost",
-            when=self.time_of(known),
+            detail=f"the {declared.part} (partition {partition.source_partition_id}) has "
+            f"disappeared, and its {declared.unit} {ranges} were never read. Bring it back, or "
+            f"record them as lost: {command}",
+            when=self.time_of(partition),
         )
 
     # Keeps P6.
@@ -64,72 +70,76 @@ class SealedSource(Opens, Source):
         return min(end, start + max(room, 1 if first else 0))
 
     def capacity(self, offers: Sequence[PartOffer]) -> int:
-        """By the share of its bytes that a row of a part has."""
+        """Counts each row of a part as an equal share of its bytes."""
         limits = self.context.limits
-        left, rows = limits.bytes_per_batch_max, 0
+        bytes_left, rows = limits.bytes_per_batch_max, 0
         for offer in offers:
-            ahead = offer.end - (offer.known.reached if offer.known else 0)
+            ahead = offer.end - (offer.partition.reached if offer.partition else 0)
             if ahead <= 0:
                 continue
             size = offer.length * ahead // offer.seen
-            if size > left:
-                rows += left * offer.seen // offer.length
+            if size > bytes_left:
+                rows += bytes_left * offer.seen // offer.length
                 return min(rows, limits.records_per_batch_max)
-            rows, left = rows + ahead, left - size
+            rows, bytes_left = rows + ahead, bytes_left - size
         return limits.records_per_batch_max
 
     # Keeps P22, P23.
     def evidence(self, offer: PartOffer, end: int) -> Evidence:  # noqa: ARG002 - it is of the whole
-        if offer.refused:
-            raise RefusedError(offer.refused)
-        content = offer.content or matching.content_of(self, offer.part)
+        if offer.refusal:
+            raise RefusedError(offer.refusal)
+        content = offer.content or matching.part_digest(self, offer.part)
         return {**offer.evidence, "content": content, "stamp": offer.fingerprint}
 
     def accept(
         self,
-        shown: PartListing,
-        known: LedgerView,
+        listing: PartListing,
+        ledger: LedgerView,
         name: str,
         *,
         same: bool,
         start: int,
         is_open: bool,
     ) -> Acceptance | None:
-        return matching.word(
-            self, shown, known, name, same=same, start=start, is_open=is_open
+        return matching.accept_part(
+            self, listing, ledger, name, same=same, start=start, is_open=is_open
         )
 
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:
-        return claims.locate(self, self.discover().items, partitions)
+        return claims.locate_by_content(self, self.discover().items, partitions)
 
-    def find(self, found: Collection[Claim], batch_id: int) -> list[Claim]:
-        return claims.find(self, found, batch_id)
+    def find(self, claimed: Collection[Claim], batch_id: int) -> list[Claim]:
+        return claims.find_claims(self, claimed, batch_id)
 
-    def check(self, found: Collection[Claim], batch_id: int) -> None:
-        for _ in self.each(lambda claim: claims.proven(self, claim, batch_id), found):
+    def check(self, claimed: Collection[Claim], batch_id: int) -> None:
+        for _ in self.map_parts(lambda claim: claims.prove_claim(self, claim, batch_id), claimed):
             pass
 
-    def check_columns(self, found: Collection[Claim], batch_id: int) -> None:
-        for looked in self.look_again(found, batch_id):
-            if why := looked.refused:
+    def check_columns(self, claimed: Collection[Claim], batch_id: int) -> None:
+        for inspection in self.inspect_claimed(claimed, batch_id):
+            if why := inspection.refusal:
                 raise SourceError(f"{why.name!r}: {why.detail}")
 
-    def look_again(self, found: Collection[Claim], batch_id: int) -> Iterable[Looked]:
-        """The parts of claims as they look to the declaration of now. SourceError as in `check`."""
-        return self.each(lambda claim: self.look(claims.proven(self, claim, batch_id)), found)
+    def inspect_claimed(
+        self, claimed: Collection[Claim], batch_id: int
+    ) -> Iterable[PartInspection]:
+        """Inspect the parts of claims by the current declaration. Errors as in `check`."""
+        return self.map_parts(
+            lambda claim: self.inspect(claims.prove_claim(self, claim, batch_id)), claimed
+        )
 
-    def each(self, look: Callable[[Any], Any], asked: Iterable[Any]) -> Iterable[Any]:
-        """The answers of a function that looks at one part, in order."""
-        return map(look, asked)
+    def map_parts(self, function: Callable[[Any], Any], parts: Iterable[Any]) -> Iterable[Any]:
+        """The results of a function that takes one part, in the order of the parts."""
+        return map(function, parts)
 
     def records_max(self, split: Split, batch_id: int) -> int | None:  # noqa: ARG002
         return split.end - split.start
 
 
 class NamedSource(SealedSource):
-    """Sealed parts whose name is theirs for ever: under another name, no part is the same one."""
+    """Sealed parts that never change their name: a part with another name is another part."""
 
-    def below(self) -> Sequence[SealedPart]:
+    def find_candidates(self) -> Sequence[SealedPart]:
         return []
 
     def locate(self, partitions: list[Partition]) -> list[Partition | None]:

@@ -1,3 +1,3 @@
-"""Topics as the audit reads them again. Shared with stage is how a cluster is reached."""
+"""The audit's own reader of topics. It shares only the connection to the cluster with stage."""
 
 from semel.sources.kafka.audit.topics import opened as opened

@@ -1,7 +1,7 @@
-"""Avro as the audit reads it: Python alone, by the text of the schema; nothing of semel's reader.
+"""The audit's Avro decoder, in pure Python and independent of the decoder that stage uses.
 
-A value becomes the JSON that means the same, which the audit judges as any other. Where Avro's
-words leave a reader a choice, a doubt says so: either verdict on that value stands.
+A value becomes equivalent JSON, which the audit checks like any other. Where the Avro specification
+leaves a reader a choice, it records a doubt: then the audit accepts either verdict on the value.
 """
 
 import base64
@@ -13,22 +13,22 @@ from typing import Any
 from uuid import UUID
 
 Read = Callable[["Input"], Any]
-"""Takes one value of a schema from the input."""
+"""Decodes one value of a schema from the input."""
 
 _DAY = 86_400
 _ORDINAL = 719_163
-"""1970-01-01, as Python counts days."""
+"""Python's ordinal of 1970-01-01."""
 
 _DIGITS_BYTES_MAX = 1_024
 _VARINT_BYTES_MAX = 10
 
 
 class NotAvro(ValueError):
-    """Bytes that are no value of the schema, or a schema that values cannot be read by: why."""
+    """The bytes are not a value of the schema, or the schema is unusable."""
 
 
 class Input:
-    """Bytes that are read from `at` on, and what of them was read as only some readers would."""
+    """Bytes to decode from `at` on. `doubts`: what other decoders may decode differently."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self.data, self.at = data, at
@@ -38,72 +38,74 @@ class Input:
         end = self.at + size
         if size < 0 or end > len(self.data):
             raise NotAvro("it ends too early")
-        found, self.at = self.data[self.at : end], end
-        return found
+        data, self.at = self.data[self.at : end], end
+        return data
 
     def long(self) -> int:
-        """A number of 64 bits, seven in each byte, the lowest first."""
+        """A 64-bit number as a zig-zag varint: seven bits in each byte, the lowest first."""
         number, start = 0, self.at
         while True:
             byte = self.take(1)[0]
-            # What is beyond 64 bits comes round again, as in C.
+            # Bits beyond 64 wrap around, as in C.
             number |= (byte & 127) << (7 * (self.at - start - 1)) % 64
             if byte < 128:
                 break
         if self.at - start > _VARINT_BYTES_MAX or number >> 64:
-            self.doubts.append("it holds a number of more than 64 bits")
+            self.doubts.append("it contains a number of more than 64 bits")
         number &= (1 << 64) - 1
         return (number >> 1) ^ -(number & 1)
 
 
 def reader(text: str, refers: Iterable[str] = ()) -> Callable[[bytes, int], tuple[str, list[str]]]:
-    """What reads values of a schema: the JSON of one that begins at a byte, and the doubts about
-    it. `refers`: the schemas that it refers to, each before its user. NotAvro: it is none; also
-    what is returned raises it."""
+    """A function that decodes the value at a byte to its JSON, and the doubts about it.
+
+    `refers`: the schemas that it refers to, each before the schema that uses it. Raises NotAvro if
+    the schema is unusable; the returned function raises it for bytes that are not such a value.
+    """
     names = _Names()
     try:
-        for one in refers:
-            names.compile(json.loads(one), "")
+        for reference in refers:
+            names.compile(json.loads(reference), "")
         read = names.compile(json.loads(text), "")
         names.check_items()
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise NotAvro(f"its schema cannot be read by ({error})") from error
+        raise NotAvro(f"its schema is unusable ({error})") from error
 
-    def one(value: bytes, at: int) -> tuple[str, list[str]]:
+    def decode(value: bytes, at: int) -> tuple[str, list[str]]:
         source = Input(value, at)
         try:
-            found = json.dumps(read(source), ensure_ascii=False)
+            decoded = json.dumps(read(source), ensure_ascii=False)
         except UnicodeDecodeError as error:
-            raise NotAvro("it holds a text that is not UTF-8") from error
+            raise NotAvro("it contains a text that is not UTF-8") from error
         except RecursionError as error:
             raise NotAvro("it is nested too deeply") from error
         if source.at != len(value):
-            raise NotAvro(f"{len(value) - source.at} more bytes are behind it")
-        return found, source.doubts
+            raise NotAvro(f"{len(value) - source.at} more bytes follow it")
+        return decoded, source.doubts
 
-    return one
+    return decode
 
 
 class _Names:
-    """Compiles schemas, and knows their named types."""
+    """Compiles schemas and their named types to readers."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Read] = {}
+        self._readers: dict[str, Read] = {}
         self._items: list[Read] = []
 
     def check_items(self) -> None:
-        """ValueError: an item of a list may take no byte, so that a few are any number of them."""
+        """Raises ValueError if items of an array may be empty: then a few bytes mean billions."""
         for item in self._items:
             try:
                 item(Input(b"", 0))
             except NotAvro:
                 continue
-            raise ValueError("a list of nothing")
+            raise ValueError("an array of empty items")
 
     def compile(self, schema: Any, space: str) -> Read:
-        """`space`: the namespace around it."""
+        """`space`: the enclosing namespace."""
         if isinstance(schema, list):
-            return _union([self.compile(one, space) for one in schema])
+            return _union([self.compile(branch, space) for branch in schema])
         if isinstance(schema, str):
             return _PLAIN.get(schema) or self._named(schema, space)
         kind = schema["type"]
@@ -120,27 +122,27 @@ class _Names:
             return _map(self.compile(schema["values"], space))
         if kind == "bytes" and logical == "decimal" and (digits := _decimal(schema)):
             return lambda source: digits(source.take(source.long()))
-        if made := _LOGICAL.get((kind, logical)):
+        if convert := _LOGICAL.get((kind, logical)):
             plain = _PLAIN[kind]
-            return lambda source: made(plain(source))
+            return lambda source: convert(plain(source))
         return _PLAIN.get(kind) or self._named(kind, space)
 
     def _named(self, name: str, space: str) -> Read:
         full = _full(name, space)
-        if full not in self._known:
+        if full not in self._readers:
             full = name
-        known = self._known
-        known[full]  # noqa: B018 - LookupError: there is none.
-        return lambda source: known[full](source)
+        readers = self._readers
+        readers[full]  # noqa: B018 - LookupError if it is unknown.
+        return lambda source: readers[full](source)
 
     def _defined(self, schema: Any, kind: str, logical: str, space: str) -> Read:
         full = _full(schema["name"], schema.get("namespace", space))
-        self._known[full] = lambda source: made(source)
-        made = self._made(schema, kind, logical, full.rpartition(".")[0])
-        self._known[full] = made
-        return made
+        self._readers[full] = lambda source: read(source)
+        read = self._named_reader(schema, kind, logical, full.rpartition(".")[0])
+        self._readers[full] = read
+        return read
 
-    def _made(self, schema: Any, kind: str, logical: str, space: str) -> Read:
+    def _named_reader(self, schema: Any, kind: str, logical: str, space: str) -> Read:
         if kind == "enum":
             return _enum(schema["symbols"])
         if kind == "fixed":
@@ -149,7 +151,7 @@ class _Names:
                 text = _uuid
             text = text or _base64
             return lambda source: text(source.take(size))
-        fields = [(one["name"], self.compile(one["type"], space)) for one in schema["fields"]]
+        fields = [(field["name"], self.compile(field["type"], space)) for field in schema["fields"]]
         return lambda source: {name: read(source) for name, read in fields}
 
 
@@ -160,52 +162,52 @@ def _full(name: str, space: str) -> str:
 def _one_of(source: Input, choices: list[Any], what: str) -> Any:
     index = source.long()
     if index < 0:
-        source.doubts.append(f"the number of a {what} is below 0")
+        source.doubts.append(f"the index of a {what} is negative")
     if not -len(choices) <= index < len(choices):
-        raise NotAvro(f"there is no {what} of the number {index}")
+        raise NotAvro(f"there is no {what} with index {index}")
     return choices[index]
 
 
 def _union(branches: list[Read]) -> Read:
-    return lambda source: _one_of(source, branches, "kind in a union")(source)
+    return lambda source: _one_of(source, branches, "union branch")(source)
 
 
 def _enum(symbols: list[str]) -> Read:
     return lambda source: _one_of(source, symbols, "symbol of an enum")
 
 
-def _blocks(source: Input, one: Callable[[], None]) -> None:
+def _blocks(source: Input, read_item: Callable[[], None]) -> None:
     while count := source.long():
         if count < 0:
-            source.long()  # The block's size, for who skips it.
-        # Each takes a byte at least: see check_items.
+            source.long()  # The block's size in bytes.
+        # Each item takes at least one byte: see check_items.
         if abs(count) > len(source.data) - source.at:
             raise NotAvro("it ends too early")
         for _ in range(abs(count)):
-            one()
+            read_item()
 
 
 def _array(item: Read) -> Read:
     def read(source: Input) -> list[Any]:
-        found: list[Any] = []
-        _blocks(source, lambda: found.append(item(source)))
-        return found
+        items: list[Any] = []
+        _blocks(source, lambda: items.append(item(source)))
+        return items
 
     return read
 
 
 def _map(value: Read) -> Read:
     def read(source: Input) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
 
-        def one() -> None:
+        def read_entry() -> None:
             key = _string(source)
-            if key in found:
-                source.doubts.append("a map has a key twice")
-            found[key] = value(source)
+            if key in entries:
+                source.doubts.append("a map has a duplicate key")
+            entries[key] = value(source)
 
-        _blocks(source, one)
-        return found
+        _blocks(source, read_entry)
+        return entries
 
     return read
 
@@ -218,10 +220,10 @@ def _boolean(source: Input) -> bool:
 
 
 def _int(source: Input) -> int:
-    found = source.long()
-    if not -(1 << 31) <= found < 1 << 31:
+    number = source.long()
+    if not -(1 << 31) <= number < 1 << 31:
         source.doubts.append("an int has more than 32 bits")
-    return found
+    return number
 
 
 def _string(source: Input) -> str:
@@ -249,7 +251,10 @@ _PLAIN: dict[str, Read] = {
 
 
 def _decimal(schema: Any) -> Callable[[bytes], str] | None:
-    """Its digits, without zeros at the end behind the point; None: it is no decimal."""
+    """A function that returns a decimal's digits, without trailing zeros after the point.
+
+    Returns None if the schema's scale is not valid.
+    """
     scale = schema.get("scale", 0)
     if not isinstance(scale, int) or scale < 0:
         return None
@@ -258,10 +263,10 @@ def _decimal(schema: Any) -> Callable[[bytes], str] | None:
         if len(data) > _DIGITS_BYTES_MAX:
             return _base64(data)
         number = int.from_bytes(data, "big", signed=True)
-        whole, part = divmod(abs(number), 10**scale)
+        integer, part = divmod(abs(number), 10**scale)
         sign = "-" if number < 0 else ""
-        behind = f"{part:0{scale}d}".rstrip("0") if scale else ""
-        return f"{sign}{whole}.{behind}" if behind else f"{sign}{whole}"
+        fraction = f"{part:0{scale}d}".rstrip("0") if scale else ""
+        return f"{sign}{integer}.{fraction}" if fraction else f"{sign}{integer}"
 
     return text
 
@@ -274,12 +279,12 @@ def _date(days: int) -> str | int:
 
 
 def _moment(unit: int, zone: str) -> Callable[[int], str | int]:
-    """`unit`: how many of them are a second."""
+    """`unit`: units per second."""
 
     def text(count: int) -> str | int:
-        days, rest = divmod(count, _DAY * unit)
+        days, ticks = divmod(count, _DAY * unit)
         day = _date(days)
-        return f"{day}T{_hours(rest, unit)}{zone}" if isinstance(day, str) else count
+        return f"{day}T{_hours(ticks, unit)}{zone}" if isinstance(day, str) else count
 
     return text
 
@@ -295,8 +300,8 @@ def _hours(count: int, unit: int) -> str:
     seconds, part = divmod(count, unit)
     minutes, second = divmod(seconds, 60)
     digits = max(6, len(str(unit)) - 1)
-    shown = f".{part * 10**digits // unit:0{digits}d}" if part or digits > 6 else ""
-    return f"{minutes // 60:02d}:{minutes % 60:02d}:{second:02d}{shown}"
+    fraction = f".{part * 10**digits // unit:0{digits}d}" if part or digits > 6 else ""
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{second:02d}{fraction}"
 
 
 _LOGICAL: dict[tuple[str, str], Callable[[int], str | int]] = {

@@ -1,4 +1,4 @@
-"""Values of Avro as text, by the schemas of a registry."""
+"""Converts Avro values to JSON, with the schemas of a registry."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -14,15 +14,18 @@ if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
 _HEAD_BYTES = 5
-"""A byte 0 and the id of a schema."""
+"""The byte 0 and the schema id."""
 
 _Read = Callable[[bytes, int], tuple[str, list[str]]]
 
 
 @dataclass(kw_only=True)
 class ValueTexts:
-    """What each value means as text, empty where that is none. By the value's index: `bad` says why
-    it is none, `doubts` why readers may differ about it, `unknown` has the id that nobody knows."""
+    """The JSON of each value, empty if it is bad.
+
+    By the value's index, `bad` has the reason, `doubts` says why decoders may differ, and `unknown`
+    has the schema id that the registry lacks.
+    """
 
     texts: list[bytes] = field(default_factory=list)
     bad: dict[int, str] = field(default_factory=dict)
@@ -31,57 +34,60 @@ class ValueTexts:
 
 
 class Schemas:
-    """The schemas of a registry. Each is asked for once."""
+    """The schemas of a registry. It fetches each one once."""
 
-    def __init__(self, registry: Registry, opened: ExitStack) -> None:
-        """`opened` ends the connection to it."""
-        self._registry, self._opened = registry, opened
+    def __init__(self, registry: Registry, exits: ExitStack) -> None:
+        """`exits` closes the connection."""
+        self._registry, self._exits = registry, exits
         self._client: SchemaRegistryClient | None = None
-        self._known = cache(self._asked)
+        self._compiled = cache(self._compile)
 
     def read(self, values: Sequence[bytes | None]) -> ValueTexts:
         """The JSON of values.
 
-        TerminalError, UnavailableError: the registry does not answer as it should.
+        Raises TerminalError or UnavailableError if the registry gives no clear answer.
         """
-        found = ValueTexts()
+        result = ValueTexts()
         for at, value in enumerate(values):
             text = ""
             if value is not None:
                 try:
-                    text = self._text(at, value, found)
+                    text = self._text(at, value, result)
                 except NotAvro as error:
-                    found.bad[at] = str(error)
-            found.texts.append(text.encode())
-        return found
+                    result.bad[at] = str(error)
+            result.texts.append(text.encode())
+        return result
 
-    def _text(self, at: int, value: bytes, found: ValueTexts) -> str:
+    def _text(self, at: int, value: bytes, result: ValueTexts) -> str:
         if len(value) < _HEAD_BYTES or value[0] != 0:
-            raise NotAvro("it does not begin with the byte 0 and a schema's id")
+            raise NotAvro("it does not begin with the byte 0 and a schema id")
         if len(value) > limits.RECORD_BYTES_MAX:
             raise NotAvro(f"it is longer than {limits.RECORD_BYTES_MAX} bytes")
         number = int.from_bytes(value[1:_HEAD_BYTES], "big")
-        read = self._known(number)
-        if read is None:
-            found.unknown[at] = number
+        decode = self._compiled(number)
+        if decode is None:
+            result.unknown[at] = number
             raise NotAvro(f"the registry has no schema {number}")
-        if isinstance(read, str):
-            raise NotAvro(read)
-        text, doubts = read(value, _HEAD_BYTES)
+        if isinstance(decode, str):
+            raise NotAvro(decode)
+        text, doubts = decode(value, _HEAD_BYTES)
         if doubts:
-            found.doubts[at] = doubts[0]
+            result.doubts[at] = doubts[0]
         return text
 
-    def _asked(self, number: int) -> _Read | str | None:
-        """What reads by a schema, or why nothing can; None: the registry has none of this id."""
+    def _compile(self, number: int) -> _Read | str | None:
+        """The decoder of a schema, or the reason why it is unusable.
+
+        Returns None if the registry has no schema of this id.
+        """
         if self._client is None:
-            self._client = self._opened.enter_context(self._registry.client())
-        written = self._registry.find(self._client, number)
-        if written is None:
+            self._client = self._exits.enter_context(self._registry.client())
+        schema = self._registry.find(self._client, number)
+        if schema is None:
             return None
-        if written.kind != AVRO:
-            return f"its schema {number} is {written.kind}, and not Avro"
+        if schema.kind != AVRO:
+            return f"its schema {number} is {schema.kind}, not Avro"
         try:
-            return reader(written.text, written.refers)
+            return reader(schema.text, schema.references)
         except NotAvro as error:
             return str(error)

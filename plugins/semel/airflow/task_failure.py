@@ -1,13 +1,12 @@
-"""How a task says that it failed: short lines for an operator, of which the last says what to do
-next, and no traceback of semel's own.
+"""Failures in a task's log: short lines for an operator, the next step last, and no traceback.
 
-Airflow prints the traceback of each exception but SystemExit. So a failure that semel knows is
-logged, line by line, and ends the task by a SystemExit; a retry policy says whether the same call
-may succeed later. Airflow before 3.3 has no such policies: there a task that must not be retried
-raises AirflowFailException, with its traceback.
+Airflow prints the traceback of each exception except SystemExit. So a task logs an error of semel
+line by line, and ends with a SystemExit; a retry policy decides whether Airflow tries it again.
+Airflow before 3.3 lacks retry policies: there a task that must not be retried raises
+AirflowFailException, with its traceback.
 
-The last lines of a failed task's log say what Airflow does now. Its own callbacks log them, because
-only they know that: `say_retry` when Airflow tries the task again, `say_failed` when it does not.
+The last lines of a failed task's log announce what Airflow does now, which only its callbacks know:
+`say_retry` if Airflow tries the task again, `say_failed` if it does not.
 """
 
 import re
@@ -24,9 +23,9 @@ from airflow import sdk
 from semel.errors import Doing, LimitError, RetryableError, SemelError, TerminalError
 
 WIDTH = 110
-"""Characters of a line in a task's log: Airflow's page does not wrap them."""
+"""Characters of a line in a task's log: Airflow's page does not wrap lines."""
 
-_FIRST = "correct what is said above, then "
+_FIRST = "correct the cause above, then "
 _COMMANDS = ("next: semel ", "next: airflow ")
 _WORD = re.compile(r"""(?:\$'(?:\\.|[^'\\])*'|'[^']*'|"[^"]*"|\\.|[^\s'"\\])+""")
 
@@ -34,7 +33,7 @@ HAS_POLICIES = hasattr(sdk, "RetryPolicy")
 
 
 class TaskFailed(SystemExit):  # noqa: N818
-    """Ends a task whose error was logged. `str()` is what was logged, for callbacks."""
+    """Ends a task after it has logged its error. Callbacks read the logged text with `str()`."""
 
     def __init__(self, error: SemelError, text: str) -> None:
         super().__init__(text)
@@ -42,41 +41,41 @@ class TaskFailed(SystemExit):  # noqa: N818
         self.terminal = isinstance(error, TerminalError)
 
 
-class OnlyWhatMaySucceed(sdk.RetryPolicy if HAS_POLICIES else object):  # type: ignore[misc]
-    """A TerminalError is not retried; all else is, as often as the task says."""
+class RetryUnlessTerminal(sdk.RetryPolicy if HAS_POLICIES else object):  # type: ignore[misc]
+    """Airflow does not retry after a TerminalError; after other errors the task's retries count."""
 
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Any = None
     ) -> Any:
-        """As Airflow asks, in the task's process."""
+        """Airflow calls it in the task's process."""
         del try_number, max_tries, context
         if getattr(exception, "terminal", False):
             return sdk.RetryDecision.fail()
         return sdk.RetryDecision.default()
 
     def serialize(self) -> dict[str, Any]:
-        """It has no state."""
+        """Returns nothing: the policy has no state."""
         return {}
 
 
-def lines_of(text: str) -> list[str]:
-    """The lines of a text, the longer ones broken; what follows a break is indented."""
-    return [part for line in text.splitlines() for part in _broken(line)]
+def wrap_lines(text: str) -> list[str]:
+    """The lines of a text, wrapped at WIDTH with an indent."""
+    return [part for line in text.splitlines() for part in _wrap_line(line)]
 
 
-def _broken(line: str) -> list[str]:
+def _wrap_line(line: str) -> list[str]:
     if len(line) <= WIDTH:
         return [line]
     if line.startswith(_COMMANDS):
-        return _broken_command(line)
+        return _wrap_command(line)
     indent = " " * (len(line) - len(line.lstrip()) + 4)
     return textwrap.wrap(
         line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 
-def _broken_command(line: str) -> list[str]:
-    """A command on several lines that a shell takes for one."""
+def _wrap_command(line: str) -> list[str]:
+    """A command on several lines that a shell reads as one."""
     lines = ["next:"]
     for word in _WORD.findall(line.removeprefix("next: ")):
         if len(lines[-1]) + len(word) + len("  \\") > WIDTH:
@@ -86,29 +85,29 @@ def _broken_command(line: str) -> list[str]:
     return lines
 
 
-def doing(
+def retry_steps(
     context: Mapping[str, Any], pipeline: str, batch_id: int | None, error: SemelError
 ) -> Doing:
-    """What a task does, and how a user does it again: after a correction, where that fails else."""
-    instance = context["ti"]
-    again = f"clear the run's {context['task'].task_id} task"
-    anew = "clear the whole run"
-    if isinstance(error, TerminalError):
-        again = f"{_FIRST}{again}"
-    if isinstance(error, LimitError):
-        anew = f"{_FIRST}{anew}"
-    if isinstance(error, RetryableError) and instance.try_number <= instance.max_tries:
-        again = f"nothing, Airflow tries this task again by itself ({_next_number(instance)})"
-    return Doing(again=again, anew=anew, pipeline=pipeline, batch_id=batch_id)
-
-
-def failed(log: Logger, error: SemelError, doing: Doing) -> BaseException:
-    """Log an error, a line at a time and what to do next as the last, and return what ends the
-    task.
+    """How a user repeats a task and its run. The steps begin with a correction if the same call
+    would fail again.
     """
+    instance = context["ti"]
+    clear_task = f"clear the run's {context['task'].task_id} task"
+    clear_run = "clear the whole run"
+    if isinstance(error, TerminalError):
+        clear_task = f"{_FIRST}{clear_task}"
+    if isinstance(error, LimitError):
+        clear_run = f"{_FIRST}{clear_run}"
+    if isinstance(error, RetryableError) and instance.try_number <= instance.max_tries:
+        clear_task = f"nothing, Airflow tries this task again by itself ({_next_number(instance)})"
+    return Doing(again=clear_task, anew=clear_run, pipeline=pipeline, batch_id=batch_id)
+
+
+def log_failure(log: Logger, error: SemelError, doing: Doing) -> BaseException:
+    """Log an error line by line, the next step last. Returns the exception that ends the task."""
     step = error.next_step(doing)
     text = f"{error}" + f"\nnext: {step}" * bool(step)
-    for line in lines_of(text):
+    for line in wrap_lines(text):
         log.error(line)
     if HAS_POLICIES:
         return TaskFailed(error, text)
@@ -116,22 +115,22 @@ def failed(log: Logger, error: SemelError, doing: Doing) -> BaseException:
 
 
 def failure_text(context: Mapping[str, Any], pipeline: str) -> str:
-    """The lines of the error that ended a task, and the step of it. Of an error that is not semel's
-    it has the kind alone, for such a message may hold anything.
+    """The lines of the error that ended a task, and its next step.
 
-    What Airflow's DAG processor knows of a killed task is no exception.
+    An error that is not semel's appears as its class alone, because its message may have secrets.
+    Airflow's DAG processor reports a killed task without an exception.
     """
     error = context.get("exception")
     if isinstance(error, TaskFailed | AirflowFailException):
         return str(error)
     if isinstance(error, SemelError):  # Airflow before 3.3.
-        return f"{error}\nnext: {error.next_step(doing(context, pipeline, None, error))}"
+        return f"{error}\nnext: {error.next_step(retry_steps(context, pipeline, None, error))}"
     kind = type(error).__name__ if isinstance(error, BaseException) else "its process died"
     return f"{kind}\nnext: read the log, then clear the task"
 
 
-def say_retry(context: Mapping[str, Any]) -> None:
-    """Log when Airflow tries a failed task again. Airflow calls it once that is certain."""
+def log_retry(context: Mapping[str, Any]) -> None:
+    """Log when Airflow tries a failed task again. Airflow calls it after it has decided to."""
     context["task"].log.info(
         "Airflow tries this task again at %s UTC (%s, retry_delay)",
         f"{_next_try(context).astimezone(UTC):%F %T}",
@@ -139,9 +138,8 @@ def say_retry(context: Mapping[str, Any]) -> None:
     )
 
 
-def say_failed(context: Mapping[str, Any]) -> None:
-    """Log why Airflow does not try a failed task again, and the step of its error as the last line.
-    """
+def log_no_retry(context: Mapping[str, Any]) -> None:
+    """Log why Airflow does not try a failed task again, and last the next step of its error."""
     ti, log, error = context["ti"], context["task"].log, context.get("exception")
     why = ""
     if getattr(error, "terminal", False) or isinstance(error, AirflowFailException):
@@ -151,17 +149,17 @@ def say_failed(context: Mapping[str, Any]) -> None:
     log.error("Airflow does not try this task again%s", why)
     *_, last = failure_text(context, context["task"].pipeline).splitlines()
     if last.startswith("next: "):
-        for line in lines_of(last):
+        for line in wrap_lines(last):
             log.error(line)
 
 
 def _next_number(instance: Any) -> str:
-    """The number of a task's next try, and of all."""
+    """The number of a task's next try, and the number of all tries."""
     return f"try {instance.try_number + 1} of {instance.max_tries + 1}"
 
 
 def _next_try(context: Mapping[str, Any]) -> datetime:
-    """The time of a task's next try, as Airflow's scheduler computes it of these fields."""
+    """The time of a task's next try. Airflow's scheduler computes it from these fields."""
     from airflow.models.taskinstance import TaskInstance
 
     ti, task = context["ti"], context["task"]
@@ -171,7 +169,7 @@ def _next_try(context: Mapping[str, Any]) -> datetime:
         max_retry_delay=task.max_retry_delay,
         retry_exponential_backoff=2.0 if backoff is True else backoff,  # As serialized.
     )
-    known = SimpleNamespace(
+    instance = SimpleNamespace(
         dag_id=ti.dag_id,
         task_id=ti.task_id,
         try_number=ti.try_number,
@@ -180,4 +178,4 @@ def _next_try(context: Mapping[str, Any]) -> datetime:
         end_date=ti.end_date or datetime.now(UTC),
         retry_delay_override=None,
     )
-    return TaskInstance.next_retry_datetime(known)
+    return TaskInstance.next_retry_datetime(instance)

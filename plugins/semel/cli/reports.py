@@ -1,4 +1,4 @@
-"""`semel batches | show | find | gaps | audit`: what there is. Nothing here changes anything."""
+"""`semel batches | show | find | gaps | audit`: reports. They change nothing."""
 
 import os
 from contextlib import suppress
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from semel.reports.gaps import Gap, Gaps
 
 BATCHES_SHOWN = 50
-"""Batches that `semel batches` lists unless told otherwise."""
+"""Batches that `semel batches` lists by default."""
 
 Pipeline = Annotated[str, typer.Argument(help="The pipeline's name.")]
 
@@ -32,20 +32,20 @@ _ACCOUNT = {
     "repeats": ("duplicates_batch", "duplicates_catalog"),
     "set aside": ("quarantined", "late"),
 }
-"""The columns of a batch's account, each with the counts that it adds up."""
+"""The columns of a batch's account, each with the counts that it sums."""
 
 
 def audit(
     pipeline: Pipeline,
     sink: Annotated[
-        Path | None, typer.Option(help="Another folder than the pipeline's sink, such as a copy.")
+        Path | None, typer.Option(help="A copy of the output to audit, in another folder.")
     ] = None,
     as_json: console.AsJson = False,
 ) -> None:
-    """Prove from files alone that the output holds each record of the source once. Exit 1 if not.
+    """Prove from files alone that the output has each record of the source once. Exit 1 if not.
 
-    Reads source, output, decisions, dead letters and the kept texts of transforms again; asks
-    neither ledger nor catalog. Where a marker is missing, the ledger names the next step.
+    Reads source, output, decisions, dead letters and the archived code of transforms again. It
+    uses neither ledger nor catalog, except for the next step when a marker is missing.
 
     Example: semel audit flights
     """
@@ -63,8 +63,9 @@ def audit(
             table.add_row(mark, check.promise, f"{check.examined:,}", f"{check.broken:,}")
         console.show(table)
         for check in verdict.checks:
-            for one in check.offenders:
-                console.result.print(f"{check.name}: {_offender(one, unit[:-1])}", markup=False)
+            for offender in check.offenders:
+                line = f"{check.name}: {_offender(offender, unit[:-1])}"
+                console.result.print(line, markup=False)
             if check.broken > len(check.offenders):
                 more = check.broken - len(check.offenders)
                 console.result.print(f"{check.name}: and {more:,} more", markup=False)
@@ -93,35 +94,35 @@ def audit(
 
 
 def _steps(spec: "Spec", verdict: "AuditVerdict", *, copy: bool) -> list[str]:
-    """What to do about a verdict that failed. A batch that has committed is finalized first; output
-    that is gone is computed again, if not of a copy.
+    """The next commands after a failed audit: finalize a committed batch; else replay missing
+    output, unless it is a `copy`; else show the first broken batch.
     """
     broken = [one for check in verdict.checks for one in check.offenders]
     if not copy and any(one.batch is None and one.file is None for one in broken):  # No marker.
         return [_finalizing(spec) or f"semel batches {spec.name}"]
-    found = () if copy else verdict.to_replay[:FILES_NAMED_MAX]
-    if found:
-        spans = [f"{a}..{b}" if b > a else f"{a}" for a, b in found]
+    lost = () if copy else verdict.to_replay[:FILES_NAMED_MAX]
+    if lost:
+        spans = [f"{a}..{b}" if b > a else f"{a}" for a, b in lost]
         return [f"semel replay {verdict.pipeline} --batches {span}" for span in spans]
     batches = [one.batch for one in broken if one.batch]
     return [f"semel show {min(batches)}" if batches else f"semel batches {verdict.pipeline}"]
 
 
 def _finalizing(spec: "Spec") -> str | None:
-    """The command that finalizes the first batch that has committed. None: the ledger knows none,
-    or does not answer.
+    """The command that finalizes the first committed batch. Returns None if there is no such batch,
+    or the ledger does not answer.
     """
     from semel.errors import UnavailableError
     from semel.ledger import Ledger
-    from semel.reports.gaps import GapReason, opened
-    from semel.reports.summary import resumes
+    from semel.reports.gaps import GapReason, open_gaps
+    from semel.reports.summary import resume_command
 
     with suppress(UnavailableError), Ledger() as ledger:
         waiting = [
-            g for g in opened(ledger, spec) if g.state is GapReason.COMMITTED and not g.replays
+            g for g in open_gaps(ledger, spec) if g.state is GapReason.COMMITTED and not g.replays
         ]
         if waiting:
-            return resumes(spec.name, min(waiting, key=lambda gap: gap.batch_id))
+            return resume_command(spec.name, min(waiting, key=lambda gap: gap.batch_id))
     return None
 
 
@@ -133,7 +134,7 @@ def find(
     ],
     as_json: console.AsJson = False,
 ) -> None:
-    """Say in which batch and file a record id is, of what it is a duplicate, or that it is nowhere.
+    """Print where a record id is: in the output, among the repeats or dead letters, or nowhere.
 
     Example: semel find flights 2013 1 1 UA 1545 EWR
     """
@@ -141,39 +142,41 @@ def find(
     from semel.reports.find import find as look_for
 
     spec = pipelines.find(pipeline)
-    found = look_for(spec, identity)
+    search = look_for(spec, identity)
     unit = spec.source.unit.removesuffix("s")
-    behind = None if found.places else _files_not_finalized(spec)
+    pending = None if search.places else _files_not_finalized(spec)
 
     def render() -> None:
-        for place in found.places:
+        for place in search.places:
             origin = f", from {place.source!r} {unit} {place.offset}" if place.source else ""
             detail = f" ({place.detail})" if place.detail else ""
             kind = "may be the dead letter" if place.what == "dead_letter" else place.what
-            made = f", made by its replay {place.made_by}" if place.made_by else ""
-            print(f"{kind}: batch {place.batch_id}{made}, {place.file}{origin}{detail}")
-        for told in found.told:
-            print(told)
-        if not found.places:
-            part = f"source {spec.source.part}{' holds' if behind == 1 else 's hold'}"
-            more = f"{behind} {part} what none of them has"
-            if behind is None:
-                more = "what else the source holds cannot be told, as the ledger does not answer"
-            where = "in any" if found.in_output else "among the repeats and dead letters"
-            print(f"not {where} of {found.batches} finalized batches; {more}")
-        if found.damaged:
+            replay = f", made by its replay {place.made_by}" if place.made_by else ""
+            print(f"{kind}: batch {place.batch_id}{replay}, {place.file}{origin}{detail}")
+        for line in search.caveats:
+            print(line)
+        if not search.places:
+            part = f"source {spec.source.part}{' has' if pending == 1 else 's have'}"
+            more = f"{pending} {part} records that are not finalized"
+            if pending is None:
+                more = "the ledger does not answer, so the source's other records are unknown"
+            where = "in any" if search.in_output else "among the repeats and dead letters"
+            print(f"not {where} of {search.batches} finalized batches; {more}")
+        if search.damaged:
             print(f"next: semel audit {pipeline}")
-        elif not found.places:
+        elif not search.places:
             print(f"next: semel gaps {pipeline}")
 
-    answer = {"found": bool(found.places), **vars(found), "files_not_finalized": behind}
+    answer = {"found": bool(search.places), **vars(search), "files_not_finalized": pending}
     console.emit(answer, as_json=as_json, render=render)
-    if found.damaged:
+    if search.damaged:
         raise typer.Exit(1)
 
 
 def _files_not_finalized(spec: "Spec") -> int | None:
-    """How many source files hold what no finalized batch has. None: the ledger does not answer."""
+    """How many source files have records that are in no finalized batch. Returns None if the ledger
+    does not answer.
+    """
     from semel.errors import UnavailableError
     from semel.ledger import Ledger
     from semel.reports.gaps import gaps as look_for
@@ -186,10 +189,11 @@ def _files_not_finalized(spec: "Spec") -> int | None:
 
 
 def gaps(pipeline: Pipeline, as_json: console.AsJson = False) -> None:
-    """List what the source holds and is not finalized. Exit 1 if nobody is working on some of it.
+    """List the records of the source that are not finalized. Exit 1 if some of them need you.
 
-    That is: what no batch has claimed, a batch without a sign of life, a refused file. What waits
-    for its end, or is in a living batch, is listed too, and is no reason for exit 1.
+    Unclaimed records, a batch without a sign of life, and a refused file need you. Records of a
+    living batch, and those of a file that waits for its end, are listed too, but do not count for
+    exit 1.
 
     Example: semel gaps flights
     """
@@ -199,78 +203,78 @@ def gaps(pipeline: Pipeline, as_json: console.AsJson = False) -> None:
 
     spec = pipelines.find(pipeline)
     with Ledger() as ledger:
-        found = look_for(ledger, spec, console.say)
+        answer = look_for(ledger, spec, console.say)
     unit = spec.source.unit
 
     def render() -> None:
-        for gap in found.gaps:
+        for gap in answer.gaps:
             holder = f" by batch {gap.batch_id} of {gap.request_key}" if gap.batch_id else ""
             silent = ", which gives no sign of life" if gap.silent else ""
             passed = f"; {spec.source.passes_by}" if gap.passed_by else ""
             print(
                 f"{gap.state}{holder}{silent}: {gap.name!r} {unit} {gap.start} to {gap.end}{passed}"
             )
-        for refusal in found.refusals:
+        for refusal in answer.refusals:
             print(f"refused: {refusal}")
-        for loss in found.losses:
+        for loss in answer.losses:
             print(
                 f"lost: {loss.name!r} {unit} {loss.start} to {loss.end}: {loss.reason}, by "
                 f"{loss.accepted_by}, {loss.accepted_at:%Y-%m-%d %H:%M}"
             )
-        for one in found.erasures:
+        for erasure in answer.erasures:
             print(
-                f"erased: {one.rows:,} rows of batch {one.batch_id}: {one.reason}, by "
-                f"{one.accepted_by}, {one.accepted_at:%Y-%m-%d %H:%M}"
+                f"erased: {erasure.rows:,} rows of batch {erasure.batch_id}: {erasure.reason}, by "
+                f"{erasure.accepted_by}, {erasure.accepted_at:%Y-%m-%d %H:%M}"
             )
-        if not found.gaps and not found.refusals:
+        if not answer.gaps and not answer.refusals:
             print(f"{pipeline}: all that the source holds is finalized")
-        for line in _takes(spec, found):
+        for line in _gap_commands(spec, answer):
             print(line)
 
-    console.emit({"idle": found.idle, **vars(found)}, as_json=as_json, render=render)
-    if found.idle:
+    console.emit({"idle": answer.idle, **vars(answer)}, as_json=as_json, render=render)
+    if answer.idle:
         raise typer.Exit(1)
 
 
-def _takes(spec: "Spec", found: "Gaps") -> list[str]:
-    """What takes each gap that nobody is working on."""
+def _gap_commands(spec: "Spec", answer: "Gaps") -> list[str]:
+    """The `next:` lines: a command for each gap that is not in a living batch."""
     from semel.reports.gaps import GapReason
-    from semel.reports.summary import resumes, takes
+    from semel.reports.summary import catch_up_lines, resume_command
 
-    silent = {gap.batch_id: gap for gap in found.gaps if gap.silent}
+    silent = {gap.batch_id: gap for gap in answer.gaps if gap.silent}
     lines = [
         f"next: semel collect {spec.name}"
         if gap.state is GapReason.COMMITTED
-        else f"next: {resumes(spec.name, gap)}"
+        else f"next: {resume_command(spec.name, gap)}"
         for gap in silent.values()
     ]
-    late = takes(spec.name, spec.schedule, {gap.day for gap in found.gaps if gap.day})
+    late = catch_up_lines(spec.name, spec.schedule, {gap.day for gap in answer.gaps if gap.day})
     lines += [_LATE, *late] if late and spec.schedule else late
-    unclaimed = any(gap.state is GapReason.UNCLAIMED and not gap.passed_by for gap in found.gaps)
+    unclaimed = any(gap.state is GapReason.UNCLAIMED and not gap.passed_by for gap in answer.gaps)
     if unclaimed and spec.source.select == "arrival":
         lines.append(f"next: semel run {spec.name}")
     if unclaimed and spec.source.select == "interval" and not spec.source.dated:
-        lines += _undated(spec, [gap for gap in found.gaps if gap.state is GapReason.UNCLAIMED])
-    return [*lines, *(line for line in _settles(spec, found) if line not in lines)]
+        lines += _undated(spec, [gap for gap in answer.gaps if gap.state is GapReason.UNCLAIMED])
+    return [*lines, *(line for line in _refusal_commands(spec, answer) if line not in lines)]
 
 
-def _settles(spec: "Spec", found: "Gaps") -> list[str]:
-    """The commands for refused files: what accepts each, or what reads it once it is corrected."""
-    from semel.repair.accept import choices, command
+def _refusal_commands(spec: "Spec", answer: "Gaps") -> list[str]:
+    """The `next:` lines for refused files: accept, or else a run after a correction."""
+    from semel.repair.accept import accept_command, choices
     from semel.reports.summary import run_of_days
 
-    commands = {refusal: command(spec, refusal) for refusal in found.refusals[:FILES_NAMED_MAX]}
+    commands = {refusal: accept_command(spec, refusal) for refusal in answer.refusals[:FILES_NAMED_MAX]}
     lines = [f"next: {accept}" for accept in commands.values() if accept]
-    left = [refusal for refusal in commands if not choices(spec.source, refusal.reason)]
-    days = {refusal.when.astimezone(UTC).date() for refusal in left if refusal.when}
-    runs = f"semel run {spec.name}" if left and spec.source.select == "arrival" else ""
+    broken = [refusal for refusal in commands if not choices(spec.source, refusal.reason)]
+    days = {refusal.when.astimezone(UTC).date() for refusal in broken if refusal.when}
+    runs = f"semel run {spec.name}" if broken and spec.source.select == "arrival" else ""
     if days and spec.source.select == "interval":
         runs = run_of_days(spec.name, days)
-    return [*lines, "once that is corrected:", f"next: {runs}"] if runs else lines
+    return [*lines, "after you have corrected the source:", f"next: {runs}"] if runs else lines
 
 
 def _undated(spec: "Spec", unclaimed: "list[Gap]") -> list[str]:
-    """What takes records by their own times: an interval up to now takes them wherever they lie."""
+    """The command for records with times of their own: an interval from their first time to now."""
     from semel.pipeline.opening import open_source
 
     source, now = open_source(spec), datetime.now(UTC)
@@ -283,8 +287,8 @@ def _undated(spec: "Spec", unclaimed: "list[Gap]") -> list[str]:
 
 
 _LATE = (
-    "past days have records that came after their run, or before there was one: the schedule "
-    "alone takes only the interval that ended last"
+    "past days have records that came after their run, or before the first run. The schedule "
+    "takes only the newest interval, so run these days yourself"
 )
 
 
@@ -292,18 +296,18 @@ def batches(
     pipeline: Annotated[
         str | None, typer.Argument(help="The pipeline's name; all when left out.")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="How many, from the newest on.")] = (
+    count: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = (
         BATCHES_SHOWN
     ),
     by_code: Annotated[
-        bool, typer.Option("--made-by", help="Group all finalized ones by the code that made them.")
+        bool, typer.Option("--made-by", help="Group all finalized batches by their code.")
     ] = False,
     as_json: console.AsJson = False,
 ) -> None:
     """List the newest batches with their state and account.
 
-    With --made-by: which version of the transforms made which batches of a pipeline, and so which
-    days a mistake in one of them has reached.
+    --made-by shows which version of the transforms made which batches of a pipeline, and so the
+    days that a mistake in a transform has reached.
 
     Example: semel batches flights
     """
@@ -318,89 +322,90 @@ def batches(
 
     name = pipelines.find(pipeline).name if pipeline else None
     with Ledger() as ledger:
-        found = ledger.rows("look", "batches", name=name, count=count)
+        rows = ledger.rows("look", "batches", name=name, count=count)
 
     def render() -> None:
-        left_out = {"pipeline"} if name else set()
-        left_out |= set() if any(r["attempts"] > 1 for r in found) else {"tries"}
-        left_out |= set() if any(r["interval_start"] for r in found) else {"interval"}
-        columns = "pipeline", "batch", "state", "tries", "interval", *_ACCOUNT, "run"
-        shown = [column for column in columns if column not in left_out]
-        table = console.table(*shown, numbers={"batch", "tries", *_ACCOUNT}, cut=["run"])
-        for r in found:
-            cells = dict(zip(columns, _cells(r), strict=True))
-            table.add_row(*(cells[column] for column in shown))
+        hidden = {"pipeline"} if name else set()
+        hidden |= set() if any(r["attempts"] > 1 for r in rows) else {"tries"}
+        hidden |= set() if any(r["interval_start"] for r in rows) else {"interval"}
+        names = "pipeline", "batch", "state", "tries", "interval", *_ACCOUNT, "run"
+        columns = [column for column in names if column not in hidden]
+        table = console.table(*columns, numbers={"batch", "tries", *_ACCOUNT}, cut=["run"])
+        for r in rows:
+            cells = dict(zip(names, _cells(r), strict=True))
+            table.add_row(*(cells[column] for column in columns))
         console.show(table)
 
-    console.emit({"batches": [dict(r) for r in found]}, as_json=as_json, render=render)
+    console.emit({"batches": [dict(r) for r in rows]}, as_json=as_json, render=render)
 
 
 def _cells(r: Any) -> list[str]:
-    """A batch's line, `semel show` has all of it: the run's name is cut where the screen ends."""
+    """The cells of a batch's line. The screen may cut the run's name; `semel show` prints it."""
     from rich.markup import escape
 
     from semel.model.batch import run_of
 
-    won = r["records_read"] is not None
-    sums = [sum(r[c] for c in names) if won else 0 for names in _ACCOUNT.values()]
+    counted = r["records_read"] is not None
+    sums = [sum(r[c] for c in names) if counted else 0 for names in _ACCOUNT.values()]
     run = run_of(r["request_key"]) + (f" #{r['ordinal']}" if r["ordinal"] > 1 else "")
-    run = escape(f"{_beside(r)} {run}".lstrip())  # It may hold what looks like rich's markup.
+    run = escape(f"{_relations(r)} {run}".lstrip())  # A run's name may look like rich's markup.
     head = [r["pipeline"], str(r["batch_id"]), r["status"], str(r["attempts"]), _interval(r)]
-    return [*head, *(f"{n:,}" if won else "" for n in sums), run]
+    return [*head, *(f"{n:,}" if counted else "" for n in sums), run]
 
 
 def _show_made_by(pipeline: str, *, as_json: bool) -> None:
     """Print the finalized batches of a pipeline by the code that made them, the newest first."""
     from semel import pipeline as pipelines
     from semel.ledger import Ledger
-    from semel.reports.code_versions import made_by
+    from semel.reports.code_versions import outputs_by_code
 
     spec = pipelines.find(pipeline)
     with Ledger() as ledger:
-        found = made_by(ledger, spec)
+        versions = outputs_by_code(ledger, spec)
 
     def render() -> None:
-        if not found:
+        if not versions:
             print(f"{spec.name} has no finalized batch yet")
-        for made in found:
-            print("\n".join(_made_lines(made)))
+        for version in versions:
+            print("\n".join(_version_lines(version)))
 
-    console.emit({"pipeline": spec.name, "made_by": found}, as_json=as_json, render=render)
+    console.emit({"pipeline": spec.name, "made_by": versions}, as_json=as_json, render=render)
 
 
-def _made_lines(made: "CodeVersionOutput") -> list[str]:
+def _version_lines(version: "CodeVersionOutput") -> list[str]:
     from semel.reports.summary import interval
 
-    code, count = made.code, len(made.batches)
-    head = f"code {made.digest[:_CODE_DIGITS]}, semel {code.semel}" if code else "code not known"
-    if made.git_commits:
-        head += f", git commit {_some([c[:_CODE_DIGITS] for c in reversed(made.git_commits)])}"
-    numbers = [f"{first}" if first == last else f"{first} to {last}" for first, last in made.runs]
-    lines = [head, f"  {'batch' if count == 1 else f'{count:,} batches:'} {', '.join(numbers)}"]
-    if made.intervals:
-        lines.append(f"  of {_some([interval(*span) for span in made.intervals])}")
-    return [*lines, *(f"  {name!r}: {path}" for name, path in made.texts.items())]
+    code, count = version.code, len(version.batches)
+    head = f"code {version.digest[:_CODE_DIGITS]}, semel {code.semel}" if code else "code unknown"
+    if version.git_commits:
+        commits = [commit[:_CODE_DIGITS] for commit in reversed(version.git_commits)]
+        head += f", git commit {_shortened(commits)}"
+    spans = [f"{first}" if first == last else f"{first} to {last}" for first, last in version.runs]
+    lines = [head, f"  {'batch' if count == 1 else f'{count:,} batches:'} {', '.join(spans)}"]
+    if version.intervals:
+        lines.append(f"  of {_shortened([interval(*span) for span in version.intervals])}")
+    return [*lines, *(f"  {name!r}: {path}" for name, path in version.texts.items())]
 
 
-def _some(texts: list[str]) -> str:
+def _shortened(texts: list[str]) -> str:
     more = len(texts) - _CODE_NAMED_MAX
     return ", ".join([*texts[:_CODE_NAMED_MAX], *([f"and {more:,} more"] if more > 0 else [])])
 
 
-def _beside(r: Any) -> str:
-    """What a batch is to others."""
-    said = [
+def _relations(r: Any) -> str:
+    """How a batch relates to other batches, in parentheses; also its erased rows."""
+    relations = [
         f"replays {r['replays']}, generation {r['generation']}" if r["replays"] else "",
         f"judges dead letters of {r['admits']}" if r["admits"] else "",
         _replaced(r),
         f"{r['erased']:,} rows erased" if r["erased"] is not None else "",
     ]
-    found = "; ".join(part for part in said if part)
-    return f"({found})" if found else ""
+    text = "; ".join(relation for relation in relations if relation)
+    return f"({text})" if text else ""
 
 
 def _replaced(r: Any) -> str:
-    """By which replay: readers see the old output until that is finalized."""
+    """The replay of a batch. Readers see the old output until the replay is finalized."""
     if r["replaced_by"] is None:
         return ""
     number = r["replaced_by"]
@@ -417,11 +422,11 @@ def _interval(r: Any) -> str:
 def show(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="[PIPELINE] BATCH", help="The batch's number, and whose it is."),
+        typer.Argument(metavar="[PIPELINE] BATCH", help="The batch's number."),
     ],
     as_json: console.AsJson = False,
 ) -> None:
-    """Show all that is known of one batch: its claims, attempts, files, and the code that made it.
+    """Show everything about one batch: its claims, attempts and files, and the code that made it.
 
     Example: semel show 17
     """
@@ -431,30 +436,30 @@ def show(
 
     pipeline, batch = _named(words)
     with Ledger() as ledger:
-        found = ledger.rows("look", "batch", batch_id=batch)
-        if not found:
+        rows = ledger.rows("look", "batch", batch_id=batch)
+        if not rows:
             raise TerminalError(f"there is no batch {batch}", next="semel batches")
-        if pipeline not in (None, found[0]["pipeline"]):
+        if pipeline not in (None, rows[0]["pipeline"]):
             raise TerminalError(
-                f"batch {batch} is of {found[0]['pipeline']}, and not of {pipeline}: all pipelines "
-                "of a ledger number their batches together",
+                f"batch {batch} belongs to {rows[0]['pipeline']}, not to {pipeline}: all pipelines "
+                "of a ledger share one sequence of numbers",
                 next=f"semel batches {pipeline}",
             )
         replays = ledger.rows("look", "replays", batch_id=batch)
         claims = ledger.rows("plan", "claims", batch_id=batch)
         attempts = ledger.rows("look", "attempts", batch_id=batch)
         files = ledger.rows("look", "files", batch_id=batch)
-    known = dict(found[0])
-    code = _code(known.pop("code"), known, attempts)
-    source = known.pop("source")
+    fields = dict(rows[0])
+    code = _code(fields.pop("code"), fields, attempts)
+    source = fields.pop("source")
     unit = declaration(source["type"]).unit_of(source)
-    of = f" of batch {known['claims_of']}" if known["claims_of"] != batch else ""
-    known = {key: value for key, value in known.items() if key != "claims_of"}
-    known["judged_by"] = None if known["judged_by"] == batch else known["judged_by"]
+    of = f" of batch {fields['claims_of']}" if fields["claims_of"] != batch else ""
+    fields = {key: value for key, value in fields.items() if key != "claims_of"}
+    fields["judged_by"] = None if fields["judged_by"] == batch else fields["judged_by"]
 
     def render() -> None:
-        for key, value in known.items():
-            if value is not None and (key, value) not in _AS_ALL:
+        for key, value in fields.items():
+            if value is not None and (key, value) not in _DEFAULTS:
                 print(f"{key}: {value}")
         for replay in replays:
             of_replay = f"replay: batch {replay['batch_id']}, generation {replay['generation']}"
@@ -463,14 +468,13 @@ def show(
             part, span = claim["source_partition_id"], f"{claim['start']} to {claim['end']}"
             print(f"claim{of}: {claim['name']!r} {unit} {span} ({part=})")
         for attempt in attempts:
-            shown = ", ".join(f"{k} {v}" for k, v in attempt.items() if v is not None)
-            print(f"attempt: {shown}")
+            print("attempt: " + ", ".join(f"{k} {v}" for k, v in attempt.items() if v is not None))
         for file in files:
             print(f"file: {file['kind']} {file['path']!r}, {wording.count(file['records'], 'row')}")
         _print_code(code)
 
     payload: dict[str, Any] = {
-        "batch": known,
+        "batch": fields,
         "replays": [dict(r) for r in replays],
         "claims": [dict(r) for r in claims],
         "attempts": [dict(r) for r in attempts],
@@ -481,7 +485,7 @@ def show(
 
 
 def _named(words: list[str]) -> tuple[str | None, int]:
-    """The pipeline, if it is given, and the number of a batch."""
+    """The pipeline, or None without one, and the number of a batch."""
     from semel import pipeline as pipelines
     from semel.errors import UsageError
 
@@ -497,69 +501,69 @@ def _named(words: list[str]) -> tuple[str | None, int]:
     )
 
 
-_AS_ALL = (("generation", 1), ("guarantee", "exactly_once"), ("exact_from", 1))
-"""What is not said of a batch, because it is so of nearly all."""
+_DEFAULTS = (("generation", 1), ("guarantee", "exactly_once"), ("exact_from", 1))
+"""Values that nearly all batches have. `show` does not print them."""
 
 
 def _code(planned: Any, batch: dict[str, Any], attempts: list[Any]) -> dict[str, Any] | None:
-    """Which code made a batch, by its marker, else by its winner's folder; else the planned one.
+    """The code that made a batch, by its marker, or by its winner's folder, or as planned.
 
-    None: a version that did not write it down planned it.
+    Returns None if the version of semel that planned the batch did not record the code.
     """
     from semel.archive import layout, provenance
 
     root, batch_id = Path(batch["archive_path"]), batch["batch_id"]
-    of, found = "plan", None
-    with suppress(OSError):  # What the ledger knows is shown where the archive cannot be read.
-        of, found = "marker", provenance.of_marker(_marker_of(root, batch))
-        for won in (a for a in attempts if a["status"] == "won" and not found):
-            attempt = layout.attempt(root, batch_id, won["fence"])
-            of, found = "attempt", provenance.of_attempt(attempt)
-    if not found and planned:
-        of, found = "plan", provenance.CodeDigests.from_json(planned)
-    if not found:
+    of, digests = "plan", None
+    with suppress(OSError):  # Without a readable archive, show what the ledger knows.
+        of, digests = "marker", provenance.code_of_marker(_marker_of(root, batch))
+        for winner in (a for a in attempts if a["status"] == "won" and not digests):
+            attempt = layout.attempt(root, batch_id, winner["fence"])
+            of, digests = "attempt", provenance.code_of_attempt(attempt)
+    if not digests and planned:
+        of, digests = "plan", provenance.CodeDigests.from_json(planned)
+    if not digests:
         return None
-    kept = found.kept(layout.code(root))
+    paths = digests.text_paths(layout.code(root))
     files = [
-        {"name": n, "sha256": d, "text": str(kept[n]) if os.path.isfile(kept[n]) else None}
-        for n, d in sorted(found.files.items())
+        {"name": n, "sha256": d, "text": str(paths[n]) if os.path.isfile(paths[n]) else None}
+        for n, d in sorted(digests.files.items())
     ]
-    about = {"semel": found.semel, "git_commit": found.git_commit, "digest": found.digest}
+    about = {"semel": digests.semel, "git_commit": digests.git_commit, "digest": digests.digest}
     return {"of": of, **about, "files": files}
 
 
 def _marker_of(root: Path, batch: dict[str, Any]) -> Path:
-    """Where the marker of a batch's own output is: kept aside once a replay has replaced it."""
+    """The marker of a batch's own output. A replay that replaces the output moves its marker."""
     from semel.archive import layout
 
     number = batch["replays"] or batch["batch_id"]
     if batch["status"] != "finalized":
-        number = batch["batch_id"]  # A replay's is not there yet, but that of the output before.
+        number = batch["batch_id"]  # Until then, the root's marker is of the output it replaces.
     if batch["replaced_by"] is None:
         return layout.marker(root, number)
-    aside = layout.replaced(root, number, batch["generation"])
-    # The replay has committed; until it is finalized the marker is there still.
+    aside = layout.replaced_marker(root, number, batch["generation"])
+    # A committed replay moves the marker only when it is finalized.
     return aside if aside.exists() else layout.marker(root, number)
 
 
 def _print_code(code: dict[str, Any] | None) -> None:
     if code is None:
-        print("code: not known")
+        print("code: unknown")
         return
     planned = ", as planned" if code["of"] == "plan" else ""
     commit = f"git commit {code['git_commit']}" if code["git_commit"] else "no git commit"
     print(f"code{planned}: semel {code['semel']}, {commit}")
     for file in code["files"]:
-        text = f"text {file['text']!r}" if file["text"] else "no text is kept"
+        text = f"text {file['text']!r}" if file["text"] else "its text is not in the archive"
         print(f"code{planned}: {file['name']!r} SHA-256 {file['sha256']}, {text}")
 
 
-def _offender(one: Any, unit: str) -> str:
-    """One offender on a line: where it is, then what is wrong."""
-    where = [
-        f"batch {one.batch}" if one.batch is not None else "",
-        f"{one.file!r}" if one.file else "",
-        f"{unit} {one.offset}" if one.offset is not None else "",
-        f"id {one.id}" if one.id is not None else "",
+def _offender(offender: Any, unit: str) -> str:
+    """An offender on one line: its place, then its fault."""
+    place = [
+        f"batch {offender.batch}" if offender.batch is not None else "",
+        f"{offender.file!r}" if offender.file else "",
+        f"{unit} {offender.offset}" if offender.offset is not None else "",
+        f"id {offender.id}" if offender.id is not None else "",
     ]
-    return f"{', '.join(part for part in where if part)}: {one.what}"
+    return f"{', '.join(part for part in place if part)}: {offender.what}"

@@ -1,4 +1,4 @@
-"""The rows of windows, merged from partial rows: as SQL, for DuckDB and for PostgreSQL."""
+"""SQL that merges partial rows into the rows of windows, for DuckDB and for PostgreSQL."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semel.clients.sql import column, query, quoted
+from semel.clients.sql import column, query, quote_text
 from semel.declare.aggregate import END, FINAL, START, Aggregate, Function
 from semel.declare.parts import folder_head
 from semel.formats.output import NULL_FOLDER
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from semel.declare.context import Counting
 
 SLICE = "slice"
-"""Of the table of windows: the slice of time that a row says is part of one."""
+"""The column of a table of windows with a slice of time that belongs to the window."""
 
 
 def merge_query(
@@ -30,27 +30,28 @@ def merge_query(
     windows: str | None,
     texts: "Collection[str]" = (),
 ) -> str:
-    """A SELECT with a row for each window and key of each level.
+    """A SELECT that returns a row for each window and key of each level.
 
-    `parts` and `windows`: tables, as they stand in a FROM; the second has what `windows_of` gives,
-    and `final`; None: a partial row is of the window that it names, and no row has its end.
-    `texts`: columns that compare by their bytes only if they are told to.
+    `parts` and `windows`: tables, as a FROM names them. `windows` has the columns of `windows_of`,
+    and `final`. If it is None, each partial row belongs to the window that it names, and no row has
+    an end. `texts`: columns that need a COLLATE to compare by bytes.
     """
-    whole, alone = query("windows", "level").text, query("windows", "level_alone").text
+    of_windows, of_parts = query("windows", "level").text, query("windows", "level_alone").text
     no_key = query("windows", "no_key").text
-    columns = [_merged(name, f, name in texts) for name, f in declared.columns.items()]
+    columns = [_merged_column(name, f, name in texts) for name, f in declared.columns.items()]
     start = f"{'p' if windows_declared.count == 1 else 'w'}.{START}"
 
-    def of_level(number: int, own: tuple[str, ...]) -> str:
+    def of_level(number: int, names: tuple[str, ...]) -> str:
         keys = [
-            f"p.{column(key)}" if key in own else no_key.format(key=column(key), parts=parts)
+            f"p.{column(key)}" if key in names else no_key.format(key=column(key), parts=parts)
             for key in declared.keys
         ]
-        shown = [f"{key} AS {column(name)}" for key, name in zip(keys, declared.keys, strict=True)]
+        named = zip(keys, declared.keys, strict=True)
+        selected = [f"{key} AS {column(name)}" for key, name in named]
         ends = [f"w.{END}", f"w.{FINAL}"] if windows else []
-        by = [start if windows else f"p.{START}", *ends, *(f"p.{column(key)}" for key in own)]
-        return (whole if windows else alone).format(
-            columns=", ".join([*shown, *columns]), number=number, parts=parts, windows=windows,
+        by = [start if windows else f"p.{START}", *ends, *(f"p.{column(key)}" for key in names)]
+        return (of_windows if windows else of_parts).format(
+            columns=", ".join([*selected, *columns]), number=number, parts=parts, windows=windows,
             start=start, by=", ".join(by),
         )  # fmt: skip
 
@@ -59,9 +60,8 @@ def merge_query(
 
 # Keeps L9.
 def files_query(counting: "Counting", folder: Path, markers: Path, by: pa.Schema) -> str:
-    """Statements for DuckDB that read the windows of a folder of Parquet files, without their ends.
-    `by`: the columns that are folders in it.
-    """
+    """DuckDB statements that read the windows of a folder of Parquet files, without their ends.
+    `by`: the columns that are folders."""
     import duckdb
 
     windows, of_folder = counting.windows, query("windows", "of_folder").text
@@ -70,14 +70,14 @@ def files_query(counting: "Counting", folder: Path, markers: Path, by: pa.Schema
     values = {START: START} | {
         name: of_folder.format(
             column=column(name), kind=kind, at=len(f"{folder}/"),
-            name=quoted(f"/{folder_head(name)}"), nothing=quoted(NULL_FOLDER),
+            name=quote_text(f"/{folder_head(name)}"), nothing=quote_text(NULL_FOLDER),
         )
         for name, kind in kinds.items()
     }  # fmt: skip
     start = values.pop(START)
     return query("windows", "of_files").text.format(
-        folder=quoted(f"{folder}/"),
-        markers=quoted(f"{markers}/b*.json"),
+        folder=quote_text(f"{folder}/"),
+        markers=quote_text(f"{markers}/b*.json"),
         empty="".join(f", CAST(NULL AS {kinds[name]}) AS {column(name)}" for name in values),
         start=start,
         keys="".join(f", {value} AS {column(name)}" for name, value in values.items()),
@@ -88,9 +88,8 @@ def files_query(counting: "Counting", folder: Path, markers: Path, by: pa.Schema
 
 
 def windows_of(windows: Windows, starts: pa.ChunkedArray) -> pa.Table:
-    """The windows that slices are part of: slice, window_start and window_end, in UTC. `starts`:
-    of the slices.
-    """
+    """The windows that contain slices: slice, window_start and window_end, in UTC. `starts`: the
+    starts of the slices."""
     slices = np.unique(pc.drop_null(starts).cast(pa.int64()).to_numpy())
     edges, places = windows.of(slices)
     first = (places[:, None] - np.arange(windows.count)).ravel()
@@ -100,14 +99,14 @@ def windows_of(windows: Windows, starts: pa.ChunkedArray) -> pa.Table:
     )
 
 
-def _merged(name: str, function: Function, is_text: bool) -> str:
+def _merged_column(name: str, function: Function, is_text: bool) -> str:
     part = f"p.{column(name)}"
     by_bytes = ' COLLATE "C"' if is_text else ""
-    made = {
+    calls = {
         "count": f"CAST(sum({part}) AS bigint)",
         "sum": f"sum({part})",
         "min": f"min({part}{by_bytes})",
         "max": f"max({part}{by_bytes})",
         "distinct": f"count(DISTINCT {part})",
     }
-    return f"{made[function.word]} AS {column(name)}"
+    return f"{calls[function.word]} AS {column(name)}"

@@ -1,4 +1,4 @@
-"""What the pages show: read from the ledger, for the pipelines that somebody may see."""
+"""Reads the content of the pages from the ledger, for the pipelines that the user may see."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -24,10 +24,10 @@ from semel.reports import intervals
 from semel.reports.progress import CellState
 
 PAGE_BATCHES = 30
-"""Batches of each pipeline that the page of all pipelines sums up."""
+"""Newest batches of each pipeline that the page of all pipelines sums up."""
 
 PAGE_OPEN = 20
-"""Open batches of each pipeline that this page looks at, from the newest on."""
+"""Newest open batches of each pipeline that this page reads."""
 
 PAGE_LINES = 200
 """Claims or files of a batch that its page lists; `semel show` lists them all."""
@@ -35,8 +35,8 @@ PAGE_LINES = 200
 
 @dataclass(frozen=True, kw_only=True)
 class NewestBatch:
-    """One of the newest batches of a pipeline. `counts`: None until it has committed. `replays`:
-    the batch that it computed again, whose records it counts once more.
+    """One of the newest batches of a pipeline. `counts`: None before its commit. `replays`: the
+    batch that it computed again. Both have counts of the same records.
     """
 
     batch_id: int
@@ -52,8 +52,8 @@ class NewestBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenBatch:
-    """A batch that is not finalized. `since`: its plan. `failed`: no attempt of it is at work, and
-    there was one. `silent`: it gives no sign of life for ORPHAN_SECONDS.
+    """A batch that is not finalized. `since`: the time of its plan. `failed`: it has attempts, and
+    none of them runs. `silent`: it has not sent a heartbeat for ORPHAN_SECONDS.
     """
 
     batch_id: int
@@ -68,12 +68,13 @@ class OpenBatch:
 class Overview:
     """A pipeline's line. `newest`: its batches from the newest on, PAGE_BATCHES at most.
 
-    `opened`: the newest of its `open` batches, which are not finalized. `refused`: the files that
-    the last plan refused; if `looked`, that a plan would refuse now. `spec`: None if no file
-    declares it here, or if it is `wrong`: then these are the lines of `semel validate`.
-    `due`: the last intervals that are over; `complete`: those of which a run has finalized all, or
-    found nothing. `covered`: the intervals that runs have finalized. `failures`: those of open
-    batches that Airflow knows of. `failed_runs`: runs that failed before they had a batch.
+    `open`: the number of batches that are not finalized; `opened`: the newest of them. `refused`:
+    the number of files that the last plan refused, or, if `looked`, that a plan would refuse now.
+    `spec`: None if no file here declares the pipeline, or if the file is wrong; then `wrong` has
+    the lines of `semel validate`. `due`: the number of recent intervals that are over; `complete`:
+    how many of them runs have covered. `covered`: the intervals that runs have finalized, or where
+    they found nothing. `failures`: failed tasks of open batches. `failed_runs`: runs that failed
+    before they had a batch.
     """
 
     name: str
@@ -93,8 +94,8 @@ class Overview:
 
     @property
     def counts(self) -> Counts:
-        found = (b.counts for b in self.newest if b.counts and b.replays is None)
-        return sum(found, start=Counts())
+        counts = (b.counts for b in self.newest if b.counts and b.replays is None)
+        return sum(counts, start=Counts())
 
     @property
     def last(self) -> NewestBatch | None:
@@ -102,19 +103,17 @@ class Overview:
 
     @property
     def failed(self) -> list[OpenBatch]:
-        """Its open batches that have failed, those first that Airflow does not try again."""
+        """The failed open batches, first those that Airflow does not try again."""
         failed = [b for b in self.opened if b.failed or b.batch_id in self.failures]
         return sorted(failed, key=lambda b: self.retry(b) is not None)
 
     def retry(self, batch: OpenBatch) -> datetime | None:
-        """When Airflow tries a batch again, if it does."""
+        """The time of a batch's next try. Returns None if Airflow does not try it again."""
         failure = self.failures.get(batch.batch_id)
         return failure and failure.again
 
     def lacks(self, run: FailedRun) -> bool:
-        """Whether nothing has made up for a run that failed before it had a batch: no other run has
-        read its interval, or what has arrived.
-        """
+        """True if no other run has read the records of a run that failed before it had a batch."""
         if run.failure.again:
             return True
         if self.spec is None or self.spec.source.select is not Select.INTERVAL:
@@ -133,13 +132,13 @@ class Overview:
 
     @property
     def words(self) -> str:
-        """The words that a search looks at."""
+        """The text that a search compares with."""
         schedule = (self.spec and self.spec.schedule) or ""
         return f"{self.name} {self.state} {schedule}{' paused' * self.paused}".lower()
 
     @property
     def state(self) -> CellState:
-        """The worst of what is known of it."""
+        """The worst state of the pipeline's parts."""
         if self.wrong:
             return CellState.BROKEN
         if self.failed or self.failed_runs:
@@ -148,12 +147,12 @@ class Overview:
             return CellState.REFUSED
         if self.open:
             return CellState.IN_WORK
-        return CellState.DONE if self.newest else CellState.NO_BATCH
+        return CellState.BATCHES_FINALIZED if self.newest else CellState.NO_BATCH
 
     @property
     def order(self) -> tuple[int, bool, str]:
-        """The worst first: broken, failed for good, refused, silent, to be tried again; then those
-        with intervals that are not complete.
+        """The sort key, the worst first: broken, failed for good, refused, silent, waiting for a
+        retry; then pipelines with incomplete intervals.
         """
         rank = {CellState.BROKEN: 0, CellState.FAILED: 1, CellState.REFUSED: 2}.get(self.state, 5)
         retries = [self.retry(b) for b in self.failed]
@@ -166,7 +165,7 @@ class Overview:
 
     @property
     def bars(self) -> list[tuple[int, int]]:
-        """New records of each batch, the oldest first, with its height of 20 at most."""
+        """New records of each batch, the oldest first, with the height of its bar, 20 at most."""
         first = [b for b in reversed(self.newest) if b.replays is None]
         new = [b.counts.survivors if b.counts else 0 for b in first]
         most = max(new, default=0)
@@ -175,8 +174,8 @@ class Overview:
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredPipelines:
-    """The pipelines of the folder: those whose file is right, and what is wrong with the others, as
-    `semel validate` prints it, by name.
+    """The pipelines of the folder. `specs`: from valid files. `wrong`: the lines of
+    `semel validate` about the other files.
     """
 
     names: frozenset[str] = frozenset()
@@ -184,7 +183,7 @@ class DeclaredPipelines:
     wrong: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def declared(paths: Sequence[Path]) -> DeclaredPipelines:
+def load_declared(paths: Sequence[Path]) -> DeclaredPipelines:
     """Load all files of the folder."""
     loaded: dict[Path, Spec] = {}
     wrong: dict[str, list[str]] = defaultdict(list)
@@ -194,8 +193,8 @@ def declared(paths: Sequence[Path]) -> DeclaredPipelines:
         except SpecError as error:
             wrong[declared_name(path)] += str(error).splitlines()
     for line in pipeline.clashes(loaded):
-        of = next(path for path in loaded if line.startswith(f"{path}: "))
-        wrong[loaded[of].name].append(line)
+        clashing = next(path for path in loaded if line.startswith(f"{path}: "))
+        wrong[loaded[clashing].name].append(line)
     return DeclaredPipelines(
         names=frozenset(map(declared_name, paths)),
         specs={spec.name: spec for spec in loaded.values()},
@@ -206,10 +205,10 @@ def declared(paths: Sequence[Path]) -> DeclaredPipelines:
 def overviews(
     ledger: Ledger, permitted: Collection[str], declared: DeclaredPipelines, now: datetime
 ) -> list[Overview]:
-    """The pipelines among some DAGs. Without what Airflow knows of their runs."""
+    """The pipelines among the permitted DAGs, without the state of their runs in Airflow."""
     with ledger.transaction() as connection:
-        known = [r["name"] for r in rows(connection, "page", "names")]
-        names = sorted(permitted & {*known, *declared.names})
+        in_ledger = [r["name"] for r in rows(connection, "page", "names")]
+        names = sorted(permitted & {*in_ledger, *declared.names})
         newest = rows(
             connection, "page", "newest", names=names, count=PAGE_BATCHES
         )
@@ -222,13 +221,13 @@ def overviews(
     batches: dict[str, list[NewestBatch]] = defaultdict(list)
     for r in newest:
         counts = None if r["records_read"] is None else Counts.from_row(r)
-        own = {key: r[key] for key in NewestBatch.__dataclass_fields__ if key != "counts"}
-        own["status"] = BatchStatus(r["status"])
-        batches[r["name"]].append(NewestBatch(**own, counts=counts))
+        fields = {key: r[key] for key in NewestBatch.__dataclass_fields__ if key != "counts"}
+        fields["status"] = BatchStatus(r["status"])
+        batches[r["name"]].append(NewestBatch(**fields, counts=counts))
     of_open: dict[str, list[OpenBatch]] = defaultdict(list)
     for r in opened:
-        own = {key: r[key] for key in OpenBatch.__dataclass_fields__ if key != "status"}
-        of_open[r["name"]].append(OpenBatch(status=BatchStatus(r["status"]), **own))
+        fields = {key: r[key] for key in OpenBatch.__dataclass_fields__ if key != "status"}
+        of_open[r["name"]].append(OpenBatch(status=BatchStatus(r["status"]), **fields))
     open_count = {r["name"]: r["batches"] for r in opened}
     of_time = {r["name"]: TimeSet.from_ledger(r["covered"]) for r in covered}
     return [
@@ -241,44 +240,43 @@ def overviews(
             spec=declared.specs.get(name),
             wrong=declared.wrong.get(name, ()),
             covered=of_time.get(name, TimeSet()),
-            **_complete(declared.specs.get(name), of_time.get(name), now),
+            **_completeness(declared.specs.get(name), of_time.get(name), now),
         )
         for name in names
     ]
 
 
-def _complete(spec: Spec | None, covered: TimeSet | None, now: datetime) -> dict[str, int]:
-    """How many of the last intervals are complete: those since the first that a run has covered."""
+def _completeness(spec: Spec | None, covered: TimeSet | None, now: datetime) -> dict[str, int]:
+    """The number of recent intervals since the first covered one, and how many are complete."""
     if spec is None or covered is None or spec.source.select is not Select.INTERVAL:
         return {}
-    cells = [cell for cell in _over(spec.schedule, now) if cell[1] > covered.ranges[0][0]]
+    cells = [cell for cell in _past_intervals(spec.schedule, now) if cell[1] > covered.ranges[0][0]]
     return {"due": len(cells), "complete": sum(not covered.holes(*cell) for cell in cells)}
 
 
 @lru_cache(maxsize=256)
-def _over(schedule: str | None, now: datetime) -> list[tuple[datetime, datetime]]:
-    """The last intervals of a schedule that are over."""
-    cells = pairwise(intervals.ending(schedule, now))
+def _past_intervals(schedule: str | None, now: datetime) -> list[tuple[datetime, datetime]]:
+    """The recent intervals of a schedule that are over."""
+    cells = pairwise(intervals.last_edges(schedule, now))
     return [(start, end) for start, end in cells if end <= now]
 
 
 def spec_of(ledger: Ledger, name: str) -> tuple[Spec, bool] | None:
-    """A pipeline as it is declared; else as its newest batch was planned. None: it is none.
+    """A pipeline as it is declared, or else as in the plan of its newest batch.
 
-    The second value says whether it is declared, as far as this server's folders tell.
+    The second value is True if a file on this server declares it. Returns None if there is neither.
     """
     with suppress(SpecError):
         return pipeline.find(name), True
-    found = ledger.rows("page", "spec", name=name)
-    return (Spec.from_json(found[0]["spec"]), False) if found else None
+    specs = ledger.rows("page", "spec", name=name)
+    return (Spec.from_json(specs[0]["spec"]), False) if specs else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchShown:
-    """All of one batch. `claims` are the first of `claim_count`, of a replay those of the batch
-    that it replays, of an admission those of the batch whose dead letters it judges. `id_runs`: the
-    first of what it added to the catalog. `generations`: the outputs of that batch, its own among
-    them.
+class BatchDetails:
+    """A batch with its details. `claims`: the first of `claim_count`. A replay has the claims of
+    its root, and an admission those of the batch whose dead letters it judges. `id_runs`: the first
+    that the batch added to the catalog. `generations`: all outputs of the root.
     """
 
     batch: dict[str, Any]
@@ -291,52 +289,52 @@ class BatchShown:
 
     @property
     def root(self) -> int:
-        """The batch whose output it made: itself, or the one that it replayed."""
+        """The batch whose output it computed: the batch that it replays, or itself."""
         return self.output["replays"] or self.output["batch_id"]
 
     @property
     def output(self) -> dict[str, Any]:
-        """Its own one of the generations; an abandoned one is not among them."""
-        mine = self.batch["batch_id"]
-        found = (one for one in self.generations if one["batch_id"] == mine)
-        none = dict.fromkeys(("replays", "replaced_by", "is_replaced", "admits"))
-        return next(found, {"batch_id": mine, **none})
+        """This batch's output among the generations. An abandoned batch has an empty one."""
+        number = self.batch["batch_id"]
+        outputs = (each for each in self.generations if each["batch_id"] == number)
+        empty = dict.fromkeys(("replays", "replaced_by", "is_replaced", "admits"))
+        return next(outputs, {"batch_id": number, **empty})
 
     @property
     def won(self) -> dict[str, Any] | None:
-        """The attempt that landed."""
+        """The attempt that won the commit."""
         return next((a for a in self.attempts if a["status"] == "won"), None)
 
     @property
     def set_aside(self) -> int:
-        """Dead letters of a finalized batch that judged its records."""
-        own = self.batch["status"] == "finalized"
-        own &= self.batch["judged_by"] == self.batch["batch_id"]
-        won = self.won if own else None
+        """The number of dead letters, if the batch is finalized and judged its records itself."""
+        is_judge = self.batch["status"] == "finalized"
+        is_judge &= self.batch["judged_by"] == self.batch["batch_id"]
+        won = self.won if is_judge else None
         return won["quarantined"] + won["late"] if won else 0
 
     @property
     def steps(self) -> list[tuple[str, str, datetime, datetime]]:
-        """Each verb that is done, what its time counts, and from when to when."""
+        """Each finished step: its verb, what its time covers, its start and its end."""
         b, won = self.batch, self.won
         if won is None:
             return []
         first = min(a["started_at"] for a in self.attempts)
-        found = [
+        steps = [
             ("waiting", "From the plan to the first attempt", b["planned_at"], first),
             ("stage", "The attempt that won: until its files were staged", won["started_at"],
              won["staged_at"]),
             ("commit", "From staged to committed", won["staged_at"], b["committed_at"]),
             ("finalize", "From committed to finalized", b["committed_at"], b["finalized_at"]),
         ]  # fmt: skip
-        return [step for step in found if None not in step]
+        return [step for step in steps if None not in step]
 
 
-def batch_of(ledger: Ledger, name: str, batch_id: int) -> BatchShown | None:
-    """A batch of a pipeline; None when that has none of this number."""
+def batch_of(ledger: Ledger, name: str, batch_id: int) -> BatchDetails | None:
+    """Returns None if the pipeline does not have this batch."""
     with ledger.transaction() as connection:
-        found = rows(connection, "look", "batch", batch_id=batch_id)
-        if not found or found[0]["pipeline"] != name:
+        batches = rows(connection, "look", "batch", batch_id=batch_id)
+        if not batches or batches[0]["pipeline"] != name:
             return None
         count = PAGE_LINES
         claims = rows(connection, "page", "claims", batch_id=batch_id, count=count)
@@ -344,8 +342,8 @@ def batch_of(ledger: Ledger, name: str, batch_id: int) -> BatchShown | None:
         files = rows(connection, "look", "files", batch_id=batch_id)
         id_runs = rows(connection, "page", "id_runs", batch_id=batch_id, count=count)
         generations = rows(connection, "page", "generations", batch_id=batch_id)
-    return BatchShown(
-        batch=dict(found[0]),
+    return BatchDetails(
+        batch=dict(batches[0]),
         attempts=[dict(r) for r in attempts],
         claims=[dict(r) for r in claims],
         claim_count=claims[0]["claims"] if claims else 0,
@@ -356,17 +354,17 @@ def batch_of(ledger: Ledger, name: str, batch_id: int) -> BatchShown | None:
 
 
 def batch_of_run(ledger: Ledger, name: str, request_key: str) -> int | None:
-    """The newest batch of a request; None: it has none."""
-    found = ledger.rows("page", "of_run", name=name, request_key=request_key)
-    return found[0]["batch_id"] if found else None
+    """The number of a request's newest batch. Returns None if the request has no batch."""
+    batches = ledger.rows("page", "of_run", name=name, request_key=request_key)
+    return batches[0]["batch_id"] if batches else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
-    """A batch, as far as who abandons it has to know: what it has claimed, and who is at work.
+class AbandonCandidate:
+    """The facts about a batch that a user needs to abandon it: its claims and its attempts.
 
-    `attempts`: fence and state of each, the last PAGE_LINES. `alive`: one gave a sign of life
-    within the last two heartbeats. `records`: as many as its last staged attempt read.
+    `attempts`: fence and state of the last PAGE_LINES. `alive`: True if one has sent a heartbeat
+    within two heartbeats' time. `records`: the number that its last staged attempt read.
     """
 
     batch_id: int
@@ -386,9 +384,9 @@ class Planned:
     attempts: list[list[Any]]
 
 
-def planned_of(ledger: Ledger, name: str, batch_id: int) -> Planned | None:
-    """A batch of a pipeline; None when that has none of this number."""
-    found = ledger.rows(
+def abandon_candidate(ledger: Ledger, name: str, batch_id: int) -> AbandonCandidate | None:
+    """Returns None if the pipeline does not have this batch."""
+    candidates = ledger.rows(
         "page",
         "planned",
         name=name,
@@ -397,10 +395,10 @@ def planned_of(ledger: Ledger, name: str, batch_id: int) -> Planned | None:
         attempts=PAGE_LINES,
         silent_seconds=2 * limits.HEARTBEAT_SECONDS,
     )
-    return Planned(**found[0]) if found else None
+    return AbandonCandidate(**candidates[0]) if candidates else None
 
 
 def refusals_of(ledger: Ledger, name: str) -> list[dict[str, Any]]:
-    """What the last plan of a pipeline refused; one more than a page lists at most."""
-    found = ledger.rows("page", "refusals", name=name, count=PAGE_LINES + 1)
-    return [dict(r) for r in found]
+    """The refusals of a pipeline's last plan: PAGE_LINES + 1 at most."""
+    refusals = ledger.rows("page", "refusals", name=name, count=PAGE_LINES + 1)
+    return [dict(r) for r in refusals]

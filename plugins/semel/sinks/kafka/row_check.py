@@ -1,4 +1,4 @@
-"""Rows that make no message which the topic takes, found in a task that has no connection to it."""
+"""Finds the rows that a topic would refuse, in a task without a connection to it."""
 
 from dataclasses import dataclass
 
@@ -9,26 +9,26 @@ from pyarrow import types as at
 
 from semel.formats.jsonlsink import beyond_json
 from semel.sinks import RefusedRows
-from semel.sinks.kafka.encode import encoded, fit, suffix
+from semel.sinks.kafka.encode import check_columns, encode_columns, suffix
 from semel.sinks.kafka.target import KafkaTarget
 
 _OVERHEAD = 61 + 40
-"""Bytes of a batch of one message beside it: 61, and its lengths and times, 36 at most."""
+"""Overhead in bytes of a batch of one message: 61, and at most 36 for its lengths and times."""
 
 _OF_HEADER = 10
-_OWN = len(suffix(2**63 - 1, 2**63 - 1))
-_LONGEST = 6
-"""Bytes that JSON makes of one: of a control character."""
+_SUFFIX_BYTES = len(suffix(2**63 - 1, 2**63 - 1))
+_ESCAPE_BYTES = 6
+"""Bytes of a control character in JSON, the longest escape."""
 
 _PLAIN_BYTES = 64
-"""Longest text of a number, a date, a time or a decimal, with its quotes."""
+"""The longest text of a number, date, time or decimal, with quotes."""
 
-_UNKNOWN = 1 << 40
-"""More than any message has: nested values repeat their names, so each row is measured."""
+_UNBOUNDED = 1 << 40
+"""More than any message has. It forces measuring each row, as nested values repeat their names."""
 
 _WHY = {
     "number": "is NaN or an infinity, which JSON does not have",
-    "range": "is not of the years 1 to 9999",
+    "range": "is outside the years 1 to 9999",
 }
 
 
@@ -36,7 +36,7 @@ _WHY = {
 class KafkaRowCheck:
     """Finds rows that the topic would refuse.
 
-    `bytes_max` is the topic's max.message.bytes; `keyed`: it takes no message without a key.
+    `bytes_max`: the topic's max.message.bytes. `keyed`: each message needs a key.
     """
 
     target: KafkaTarget
@@ -46,34 +46,36 @@ class KafkaRowCheck:
 
     # Keeps KP6.
     def __call__(self, table: pa.Table) -> list[RefusedRows]:
-        """Those of `table`, by their reasons: number, range, null, large."""
-        fit(self.target, table.schema)
-        found: list[RefusedRows] = []
+        """The refused rows of `table`, by reason: number, range, null, large."""
+        check_columns(self.target, table.schema)
+        refused: list[RefusedRows] = []
         fine = np.ones(len(table), dtype=bool)
         for name in table.column_names:
             values = table.column(name).combine_chunks()
             for reason, why in _WHY.items():
                 bad = beyond_json(values, reason)
                 if bad.any():
-                    found.append(RefusedRows(np.flatnonzero(bad), reason, f"column {name!r} {why}"))
+                    why = f"column {name!r} {why}"
+                    refused.append(RefusedRows(np.flatnonzero(bad), reason, why))
                     fine &= ~bad
         if self.keyed and isinstance(self.target.key, str):
             empty = table.column(self.target.key).is_null().to_numpy()
             if empty.any():
                 why = f"column {self.target.key!r} is the key, and a compacted topic needs one"
-                found.append(RefusedRows(np.flatnonzero(empty), "null", why))
+                refused.append(RefusedRows(np.flatnonzero(empty), "null", why))
         if large := self._large(table, fine):
-            found.append(large)
-        return found
+            refused.append(large)
+        return refused
 
     def _large(self, table: pa.Table, fine: np.ndarray) -> RefusedRows | None:
-        """The rows whose message is too large: most often no look at each of them is needed."""
+        """The rows whose message is too large. Usually an upper bound spares measuring each row."""
         if not len(table) or self._bound(table) <= self.bytes_max:
             return None
         rows = np.flatnonzero(fine)
         if not len(rows):
             return None
-        parts = [p for p in encoded(self.target, table.take(pa.array(rows))) if p is not None]
+        columns = encode_columns(self.target, table.take(pa.array(rows)))
+        parts = [column for column in columns if column is not None]
         sizes = np.full(len(rows), self._beside, dtype=np.int64)
         for part in parts:
             sizes += pc.fill_null(pc.binary_length(part), 0).to_numpy(zero_copy_only=False)
@@ -83,28 +85,28 @@ class KafkaRowCheck:
 
     @property
     def _beside(self) -> int:
-        """Bytes of a message beside its columns."""
+        """Bytes of a message without its columns."""
         headers = sum(len(name.encode()) + _OF_HEADER for name, _ in self.target.headers)
-        return _OVERHEAD + _OWN + headers
+        return _OVERHEAD + _SUFFIX_BYTES + headers
 
     def _bound(self, table: pa.Table) -> int:
-        """What no message of these rows is longer than."""
+        """An upper bound for the size of these rows' messages."""
         bound = self._beside + 2
-        own = (self.target.key,) if isinstance(self.target.key, str) else self.target.key or ()
+        keys = (self.target.key,) if isinstance(self.target.key, str) else self.target.key or ()
         times = {name: 1 for name in table.column_names}
-        for name in (*own, *(column for _, column in self.target.headers)):
+        for name in (*keys, *(column for _, column in self.target.headers)):
             times[name] += 1
         for name, number in times.items():
             values = table.column(name)
-            bound += number * (_longest(values) + _LONGEST * len(name.encode()) + 4)
+            bound += number * (_longest_value(values) + _ESCAPE_BYTES * len(name.encode()) + 4)
         return bound
 
 
-def _longest(values: pa.ChunkedArray) -> int:
-    """What no value of a column is longer than as JSON."""
+def _longest_value(values: pa.ChunkedArray) -> int:
+    """An upper bound for the size of a column's values in JSON."""
     kind = values.type
     if at.is_nested(kind):
-        return _UNKNOWN
+        return _UNBOUNDED
     if at.is_string(kind) or at.is_large_string(kind) or at.is_binary(kind):
-        return _LONGEST * (pc.max(pc.binary_length(values)).as_py() or 0) + 2
+        return _ESCAPE_BYTES * (pc.max(pc.binary_length(values)).as_py() or 0) + 2
     return _PLAIN_BYTES
