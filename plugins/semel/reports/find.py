@@ -71,7 +71,7 @@ class Search:
     def caveats(self) -> Iterator[str]:
         """Sentences about the places that `find` could not search."""
         if self.gone:
-            yield f"the sink has deleted rows of {batch_list(self.gone)}, as its retention requires"
+            yield f"the sink has deleted rows of {batch_list(self.gone)}, by its own rules"
         for batch, why in self.damaged.items():
             yield f"semel could not search all of batch {batch}: {why}"
         if not self.in_output:
