@@ -185,7 +185,9 @@ class Machine(RuleBasedStateMachine):
 
     def _read_output(self) -> None:
         sink = self.spec.sink_path()
-        for path in set((layout.archive_folder(self.spec) / "markers").glob("b*.json")) - self.markers:
+        for path in (
+            set((layout.archive_folder(self.spec) / "markers").glob("b*.json")) - self.markers
+        ):
             self.markers.add(path)
             marker = json.loads(path.read_text())
             assert marker["counts"]["quarantined"] == 0, path

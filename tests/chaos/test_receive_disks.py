@@ -147,7 +147,10 @@ def test_a_full_disk_acknowledges_nothing_more(
     with room again each message is there once."""
     groups_of(100, monkeypatch)
     line.publish(0, 250)
-    with file_size_max(size), pytest.raises(UnavailableError, match="Free some space, or repair the disk"):
+    with (
+        file_size_max(size),
+        pytest.raises(UnavailableError, match="Free some space, or repair the disk"),
+    ):
         line.receive(heard)
     assert len(heard.acknowledged) < 250
     line.drain()

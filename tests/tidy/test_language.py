@@ -93,7 +93,9 @@ def prose(path: Path) -> list[tuple[int, str]]:
             if id(node) not in documented and len(text.split()) > 2 and not _NOT_PROSE.search(text):
                 texts.append((node.lineno, text))
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT and not token.string.startswith(("#!", "# noqa", "# type")):
+        if token.type == tokenize.COMMENT and not token.string.startswith(
+            ("#!", "# noqa", "# type")
+        ):
             texts.append((token.start[0], token.string.lstrip("# ")))
     return texts
 
@@ -101,9 +103,7 @@ def prose(path: Path) -> list[tuple[int, str]]:
 @cache
 def all_prose() -> list[tuple[str, str]]:
     """Each text of the library, with its place."""
-    return [
-        (f"{tree.shown(path)}:{line}", text) for path in CODE for line, text in prose(path)
-    ]
+    return [(f"{tree.shown(path)}:{line}", text) for path in CODE for line, text in prose(path)]
 
 
 def words_of(texts: list[tuple[str, str]]) -> int:

@@ -76,7 +76,7 @@ def run_interval(context: Mapping[str, Any], spec: Spec) -> tuple[datetime, date
     else:
         start, end = context.get("data_interval_start"), context.get("data_interval_end")
     if not start or not end or start >= end:
-        between = f"[{start.isoformat()}, {end.isoformat()})"  if start and end else "none"
+        between = f"[{start.isoformat()}, {end.isoformat()})" if start and end else "none"
         raise TerminalError(
             f"pipeline {spec.name} reads the files of the run's interval, and this run has "
             f"{between}. Trigger it with a data interval, or with the configuration {_EXAMPLE}",

@@ -17,7 +17,7 @@ _VIEWS = (
     ("Batch", "dag_run", "semel-batch", "dags/{DAG_ID}/runs/{RUN_ID}"),
     ("Batch", "task_instance", "semel-batch-of-task", "dags/{DAG_ID}/runs/{RUN_ID}"),
 )
-"""Of each tab: its name, place and route in Airflow, and its page. Airflow fills the braces."""
+"""The name, place, route and page of each tab in Airflow, which fills the braces."""
 
 
 class _Page:

@@ -120,7 +120,11 @@ def refuse_changed(spec: Spec, roots: list[int], on_page: Any, *, next: str) -> 
     """
     from semel.archive import provenance
 
-    now = {"batches": roots, "code": provenance.read_code(spec).digests.digest, "spec": spec.digest()}
+    now = {
+        "batches": roots,
+        "code": provenance.read_code(spec).digests.digest,
+        "spec": spec.digest(),
+    }
     on_page = on_page if isinstance(on_page, Mapping) else {}
     changed = [key for key, value in now.items() if on_page.get(key) != value]
     if changed:

@@ -130,8 +130,7 @@ class Stager:
             return _read_answer(answer, failure)
 
     def _environment(self) -> dict[str, str]:
-        """The driver's environment. It has the ledger's address, since all users see command lines.
-        """
+        """The driver's environment. It has the ledger's address, since all users see command lines."""
         scripts = sysconfig.get_path("scripts")
         return {
             **os.environ,

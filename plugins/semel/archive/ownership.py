@@ -188,9 +188,7 @@ def _unknown(expected: list[KnownBatch], marked: set[int], count: int | None) ->
     return {number for number in marked if number >= first} - {batch.root for batch in expected}
 
 
-def _check_markers(
-    pipeline: Pipeline, lacking: set[int], unknown: set[int], archive: Path
-) -> None:
+def _check_markers(pipeline: Pipeline, lacking: set[int], unknown: set[int], archive: Path) -> None:
     """Raise TerminalError if the archive's markers differ from the ledger's finalized batches."""
     if lacking:
         raise TerminalError(
@@ -224,5 +222,7 @@ def check_markers(spec: Spec, sink: RemoteSink) -> None:
     notes = sink.notes()
     notes.check()
     expected = batches_of_markers(markers_in(None, archive))
-    differences = replace(note_comparison.compare(spec.name, None, expected, notes.batch_notes), strays=())
+    differences = replace(
+        note_comparison.compare(spec.name, None, expected, notes.batch_notes), strays=()
+    )
     note_comparison.refuse_differences(sink, spec.name, layout.markers(archive), differences)

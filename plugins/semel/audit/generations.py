@@ -39,7 +39,7 @@ class Generations:
     paths: frozenset[Path] = frozenset()
 
     def judging_marker(self, marker: Marker) -> Marker | None:
-        """The marker whose declaration judging_output a batch's records. None if it is unreadable."""
+        """The marker whose declaration judged a batch's records. None if it is unreadable."""
         readable = {**self.replaced.get(marker.batch_id, {}), marker.generation: marker}
         judge = judging_output([readable[number] for number in sorted(readable)])
         return judge if judge.generation == 1 or judge.generation - 1 in readable else None
@@ -102,7 +102,7 @@ def _output_files(marker: Marker) -> list[MarkedFile]:
 
 def _replaced_files(old: Marker, newest: Marker) -> list[MarkedFile]:
     """The files of a replaced output that the newest one does not share. If a later replay has
-    judging_output the records again, decisions and dead letters stay in the archive.
+    judged the records again, decisions and dead letters stay in the archive.
     """
     verdicts = _shared_files(old) if old.claims != newest.claims else ()
     return [*_output_files(old), *verdicts]

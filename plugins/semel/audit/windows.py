@@ -45,7 +45,10 @@ def record_expressions(spec: Spec, typed: dict[str, str]) -> dict[str, str]:
     if spec.aggregate is None or spec.transforms:
         return NOTHING
     time = f"CAST({typed[spec.record_time]} AS TIMESTAMP)"
-    return {"time": time, "cells": _texts(typed.get(name, "NULL") for name in spec.aggregate.columns_read)}
+    return {
+        "time": time,
+        "cells": _texts(typed.get(name, "NULL") for name in spec.aggregate.columns_read),
+    }
 
 
 def partial_row_expressions(spec: Spec) -> dict[str, str]:

@@ -48,9 +48,7 @@ def compare(
     ] = None,
     limit: Annotated[
         int,
-        typer.Option(
-            min=0, max=DIFFERENCES_SHOWN_MAX, help="Differences to show; it counts all."
-        ),
+        typer.Option(min=0, max=DIFFERENCES_SHOWN_MAX, help="Differences to show; it counts all."),
     ] = DIFFERENCES_SHOWN,
     spark: options.Spark = None,
     as_json: console.AsJson = False,

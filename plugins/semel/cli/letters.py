@@ -42,7 +42,9 @@ def letters(
 
     spec = pipelines.find(pipeline)
     if reason is not None and reason not in LETTER_REASONS:
-        raise typer.BadParameter(f"{reason!r} is not a reason; the reasons are {', '.join(LETTER_REASONS)}")
+        raise typer.BadParameter(
+            f"{reason!r} is not a reason; the reasons are {', '.join(LETTER_REASONS)}"
+        )
     answer = look_for(spec, batch_id=batch, reason=reason, count=count)
 
     def render() -> None:

@@ -132,7 +132,9 @@ def _compute_again(
     batches = [verb.check_root(ledger, spec, root, request) for root in roots]
     links: list[Link] | None = None
     if command:
-        links = downstream.find_followers(ledger, spec, {root.batch_id: not root.done for root in batches})
+        links = downstream.find_followers(
+            ledger, spec, {root.batch_id: not root.done for root in batches}
+        )
     if dry_run:
         _emit_plan(spec.name, batches, links, as_json=as_json)
         return
@@ -244,7 +246,9 @@ def _judge_again(
     requarantine.refuse(ledger, spec, roots, letters)
     if dry_run:
         payload = {"pipeline": spec.name, "letters": letters}
-        console.emit(payload, as_json=as_json, render=lambda: print(summary.remaining_letters(letters)))
+        console.emit(
+            payload, as_json=as_json, render=lambda: print(summary.remaining_letters(letters))
+        )
         return
     results = []
     if letters:

@@ -263,7 +263,9 @@ def _refusal_commands(spec: "Spec", answer: "Gaps") -> list[str]:
     from semel.repair.accept import accept_command, choices
     from semel.reports.summary import run_of_days
 
-    commands = {refusal: accept_command(spec, refusal) for refusal in answer.refusals[:FILES_NAMED_MAX]}
+    commands = {
+        refusal: accept_command(spec, refusal) for refusal in answer.refusals[:FILES_NAMED_MAX]
+    }
     lines = [f"next: {accept}" for accept in commands.values() if accept]
     broken = [refusal for refusal in commands if not choices(spec.source, refusal.reason)]
     days = {refusal.when.astimezone(UTC).date() for refusal in broken if refusal.when}
@@ -296,9 +298,7 @@ def batches(
     pipeline: Annotated[
         str | None, typer.Argument(help="The pipeline's name; all when left out.")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = (
-        BATCHES_SHOWN
-    ),
+    count: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = (BATCHES_SHOWN),
     by_code: Annotated[
         bool, typer.Option("--made-by", help="Group all finalized batches by their code.")
     ] = False,

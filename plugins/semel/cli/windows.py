@@ -19,9 +19,7 @@ def windows(
     until: options.Until = None,
     query: Annotated[
         bool,
-        typer.Option(
-            "--query", help="Print only a query that merges the rows of `aggregate`."
-        ),
+        typer.Option("--query", help="Print only a query that merges the rows of `aggregate`."),
     ] = False,
     as_json: console.AsJson = False,
 ) -> None:

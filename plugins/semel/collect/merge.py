@@ -79,8 +79,7 @@ def _youngest_groups(runs: list[IdRun], live_max: int) -> list[tuple[IdRun, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """An input of a merge. `block`: the filter block, in the merged run, of each chunk's first id.
-    """
+    """An input of a merge. `block`: the filter block, in the merged run, of each chunk's first id."""
 
     run: IdRun
     index: Index

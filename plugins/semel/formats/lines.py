@@ -1,5 +1,4 @@
-"""Lines, verdicts and the interface of a parser, which the formats and the reader of splits share.
-"""
+"""Lines, verdicts and the interface of a parser, which the formats and the reader of splits share."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -172,8 +171,7 @@ class Parser(Protocol):
         """
 
     def ignored(self, lines: RecordLines) -> Ignored:
-        """The keys of good records that the parser skipped. Called once per block, after its parse.
-        """
+        """The keys of good records that the parser skipped. Called once per block, after its parse."""
 
     def clean(self, raw: bytes) -> bytes:
         """The record for the strict path; empty for a blank line. MUST NOT change values.

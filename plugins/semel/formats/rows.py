@@ -21,8 +21,7 @@ _NOT_A_TIME = -(2**63)
 
 
 class Rows:
-    """The records of a block, instead of `RecordLines`. If `columns` is None, they are unreadable.
-    """
+    """The records of a block, instead of `RecordLines`. If `columns` is None, they are unreadable."""
 
     def __init__(
         self,

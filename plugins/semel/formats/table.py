@@ -40,8 +40,7 @@ class SourceCode(Protocol):
 
 
 class SinkCode(Protocol):
-    """The interface of a sink format's module. Functions are pure, except for the file they name.
-    """
+    """The interface of a sink format's module. Functions are pure, except for the file they name."""
 
     def refusal(self, kind: "pa.DataType") -> str | None:
         """Why the format cannot write a column of this type. Returns None if it can. Runs in the

@@ -48,8 +48,7 @@ class SampledFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """The samples: the `paths` that the user named, and the `files` that were read, some of them.
-    """
+    """The samples: the `paths` that the user named, and the `files` that were read, some of them."""
 
     paths: tuple[Path, ...]
     files: tuple[SampledFile, ...]

@@ -47,7 +47,7 @@ def migrate(dsn: str) -> str:
 
 
 def revisions(ledger: Ledger) -> tuple[str | None, list[str]]:
-    """The revision of a ledger, None if it has none, and the known revisions, newest first."""
+    """The revision of a ledger (None: an empty database), and the known ones, newest first."""
     scripts = ScriptDirectory(str(settings.sql_dir() / "migrations"))
     with ledger.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": "semel_alembic"})

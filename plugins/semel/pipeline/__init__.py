@@ -228,7 +228,10 @@ def _same_files(paths: _PipelinePaths, other: _PipelinePaths) -> str | None:
     source, other_source = paths.spec.source, other.spec.source
     if source.own_folder and other_source.own_folder:
         return None
-    if (source.retention is None and other_source.retention is None) or None in (folder, other_folder):
+    if (source.retention is None and other_source.retention is None) or None in (
+        folder,
+        other_folder,
+    ):
         return None
     if folder.is_relative_to(other_folder) or other_folder.is_relative_to(folder):
         return f"source.after_finalize: it moves files of {folder} that"

@@ -140,7 +140,9 @@ def _current_files(text: bytes, marker: Marker, sink: Sink | None) -> list[Marke
     """
     rows_left = _rows_left(marker, sink) if sink else 0
     files: list[MarkedFile | None] = []
-    for file in marker.files[: len(parse_json(text)["files"])]:  # Without ids files that exact added.
+    for file in marker.files[
+        : len(parse_json(text)["files"])
+    ]:  # Without ids files that exact added.
         if file.kind is Kind.CLAIMS:
             files.append(file)
         elif file.kind is Kind.DATA and sink:

@@ -128,7 +128,9 @@ def windows(
         pipeline=spec.name,
         select=spec.source.select,
         declared=spec.window is not None,
-        known=is_complete.newest_time if is_complete.covered is not None else is_complete.event_time,
+        known=is_complete.newest_time
+        if is_complete.covered is not None
+        else is_complete.event_time,
         windows=progress,
         holders=_blockers(ledger, spec, {window.state for window in progress}),
     )
@@ -275,7 +277,9 @@ def _window(
     if progress.state is not WindowState.HOLE:
         return progress
     past = (
-        _hole_range(spec, is_complete.covered, low, min(high, max(is_complete.newest_time, due), now))
+        _hole_range(
+            spec, is_complete.covered, low, min(high, max(is_complete.newest_time, due), now)
+        )
         for low, high in progress.missing
     )
     return replace(

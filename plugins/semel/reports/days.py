@@ -158,7 +158,7 @@ class DayCell:
 
     `batches`: the newest of `batch_count`. `counts`: the sums of the `counted` batches, which have
     committed and lie within the cell. `silent`: open batches without a heartbeat. `command` reads
-    the unclaimed records; None if there are none.
+    the unclaimed records, or None without any.
     """
 
     start: datetime

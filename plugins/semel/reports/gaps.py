@@ -1,5 +1,4 @@
-"""gaps: the source's ranges that no finalized batch has, by name, and the batches that read them.
-"""
+"""gaps: the source's ranges that no finalized batch has, by name, and the batches that read them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

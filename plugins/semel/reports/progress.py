@@ -122,8 +122,7 @@ class Sight:
 
     @property
     def blind(self) -> bool:
-        """True if the source lists nothing and refuses a name without a time, such as its folder.
-        """
+        """True if the source lists nothing and refuses a name without a time, such as its folder."""
         return not self.items and any(item.when is None for item in self.gaps.refusals)
 
     @cached_property

@@ -141,9 +141,7 @@ def _newest_marker(spec: Spec) -> Marker:
     return markers[-1]
 
 
-def _rows(
-    spec: Spec, level: int, since: datetime, until: datetime | None
-) -> list[dict[str, Any]]:
+def _rows(spec: Spec, level: int, since: datetime, until: datetime | None) -> list[dict[str, Any]]:
     """The newest rows first, at most COUNTED_MAX + 1."""
     count = COUNTED_MAX + 1
     if not spec.sink.in_files:

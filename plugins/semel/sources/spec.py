@@ -201,7 +201,7 @@ class SourceSpec(Model):
         return ""
 
     def explain_delay(self) -> str:
-        """What `window.delay` must cover besides late records; empty if nothing."""
+        """A reason for a longer `window.delay` than late records need; empty without one."""
         return ""
 
     def place(self) -> Location | None:

@@ -168,7 +168,9 @@ def _schema(report: CheckReport, ledger: Ledger) -> None:
 def _folders(report: CheckReport, stack: ExitStack, specs: list[Spec]) -> list[Path]:
     """Create a temporary folder for each sink, test hard links in it, and return the folders."""
     user, folders = os.geteuid(), []
-    wanted = {spec.sink_path() or layout.archive_folder(spec) for spec in specs} or set(settings.data_roots())
+    wanted = {spec.sink_path() or layout.archive_folder(spec) for spec in specs} or set(
+        settings.data_roots()
+    )
     for base in sorted({_existing_folder(path) for path in wanted}):
         if not base.is_dir():
             report.add("sink", f"the folder {base} does not exist", "create or mount it")
@@ -241,9 +243,7 @@ def _check_folder(base: Path) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def _spark(
-    report: CheckReport, spark: str | None, request: probe.ProbeRequest, log: Log
-) -> bool:
+def _spark(report: CheckReport, spark: str | None, request: probe.ProbeRequest, log: Log) -> bool:
     """Run the probes. Returns True if they answered."""
     try:
         with open_engine(spark or settings.spark_remote(), log) as engine:

@@ -25,8 +25,7 @@ COLUMNS = ("flights", "departed", "dep_delay_minutes")
 
 @dataclass(frozen=True, kw_only=True)
 class DayComparison:
-    """The view's sums and the true ones: first by day, then by day and carrier, ordered by day.
-    """
+    """The view's sums and the true ones: first by day, then by day and carrier, ordered by day."""
 
     sums: list[DaySums]
     truth: list[DaySums]

@@ -61,7 +61,7 @@ class SavedState:
     socket: str = ""
     """Supervisor's socket; empty until it is chosen."""
     digest: str = ""
-    """Of supervisor's settings at its start."""
+    """The digest of supervisor's settings at its start."""
     kafka: bool = False
     """Whether the stack has this server: the last choice of the user."""
     nats: bool = False

@@ -21,7 +21,7 @@ class PartState:
     name: str
     health: Health
     pid: int | None
-    """Of its main process. None if it does not run or is an outside part."""
+    """The id of its main process. None if it does not run or is an outside part."""
     address: str
     log: Path | None
     """None for an outside part."""

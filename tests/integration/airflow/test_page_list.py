@@ -71,7 +71,10 @@ def test_a_committed_batch_whose_finalize_failed(
     plan(ledger, spec, KEY)
     assert "▶ in work batch 1 is planned, for" in listed(pages)["events"]
     pages.task("events", RUN, "commit", "failed", 4, "2026-11-01T10:00:00+00:00")
-    assert "! failed batch 1 : commit failed: read its log, then clear the run" in listed(pages)["events"]
+    assert (
+        "! failed batch 1 : commit failed: read its log, then clear the run"
+        in listed(pages)["events"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,7 +133,10 @@ def test_a_failed_plan_of_a_batch_is_listed_once(
     plan(ledger, bench.spec(), KEY)
     pages.task("events", RUN, "plan", "failed", 4, "2026-11-01T10:00:00+00:00")
     text = listed(pages)["events"]
-    assert "! failed batch 1 : plan failed: read its log, then clear the run" in text and "run manual__1 :" not in text
+    assert (
+        "! failed batch 1 : plan failed: read its log, then clear the run" in text
+        and "run manual__1 :" not in text
+    )
 
 
 def test_a_broken_file_says_what_validate_says(

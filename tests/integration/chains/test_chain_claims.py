@@ -298,7 +298,9 @@ def test_adopts_advice_doubles_no_pipeline_below(
     adopt(ledger, spec, log=quiet)
     path = up.markers / "b00000001.json"
     path.write_text(path.read_text()[:-9])
-    with pytest.raises(CorruptionError, match="move that marker out of.*stops if it has read that batch"):
+    with pytest.raises(
+        CorruptionError, match="move that marker out of.*stops if it has read that batch"
+    ):
         adopt(ledger, up.declared, log=quiet)
     path.rename(up.bench.folder / path.name)
     adopt(ledger, up.declared, log=quiet)

@@ -150,7 +150,9 @@ def test_find_says_how_many_files_hold_what_is_not_finalized(
     assert "2 source files have records that are not finalized" in said("nope")
     monkeypatch.setenv("SEMEL_LEDGER_DSN", "postgresql://nobody@127.0.0.1:1/none")
     assert said("e000005").startswith("output: batch 1")
-    assert "not in any of 1 finalized batches; the ledger does not answer, so the source" in said("nope")
+    assert "not in any of 1 finalized batches; the ledger does not answer, so the source" in said(
+        "nope"
+    )
 
 
 def test_commands(bench: Workbench, ledger: Ledger, shell: Shell) -> None:

@@ -44,7 +44,9 @@ def test_a_sink_does_not_move_without_its_archive(bench: Workbench, ledger: Ledg
     bench.write("in/a.jsonl", events(5, 8), mode="ab")
     out = bench.data / "out"
     for change in ({"path": "out/moved"}, {"archive": "out/elsewhere"}):
-        with pytest.raises(TerminalError, match="lacks the marker of batch 1.*Move both .*put the decl"):
+        with pytest.raises(
+            TerminalError, match="lacks the marker of batch 1.*Move both .*put the decl"
+        ):
             run(ledger, bench.spec(sink=change), "r2")
     run(ledger, spec, "r2")
     (out / "_semel" / "events").rename(out / "elsewhere")
@@ -81,7 +83,10 @@ def test_two_pipelines_do_not_share_an_archive(bench: Workbench, ledger: Ledger)
     bench.write("in/a.jsonl", events(0, 5))
     run(ledger, bench.spec(), "r1")
     other = bench.spec("visits", sink={"path": "out/visits", "archive": "out/_semel/events"})
-    with pytest.raises(TerminalError, match="belongs to pipeline 'events'.*Declare another sink.archive .* for 'visits'"):
+    with pytest.raises(
+        TerminalError,
+        match="belongs to pipeline 'events'.*Declare another sink.archive .* for 'visits'",
+    ):
         plan(ledger, other, "r1")
 
 

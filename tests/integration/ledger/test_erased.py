@@ -156,7 +156,9 @@ def test_without_a_word_the_pipeline_stops(output: Output, shell: Shell) -> None
         output.come(4)
     assert not output.audit().ok
     lose(output.ledger)
-    with pytest.raises(TerminalError, match=r"--erased 2\.\.2 --rows 10 --why TEXT`.*move the markers"):
+    with pytest.raises(
+        TerminalError, match=r"--erased 2\.\.2 --rows 10 --why TEXT`.*move the markers"
+    ):
         adopt(output.ledger, output.spec, log=quiet)
     shell.runs("semel accept events --erased 2..2 --rows 10 --why TEXT")
     adopt(output.ledger, output.spec, log=quiet)

@@ -258,7 +258,9 @@ def test_a_ledger_without_the_replay(bench: Workbench, ledger: Ledger) -> None:
         "DELETE FROM semel.attempt WHERE batch_id = 3; "
         "DELETE FROM semel.batch WHERE batch_id = 3",
     )
-    with pytest.raises(TerminalError, match="has markers of batch 1, which .* does not have in this ledger"):
+    with pytest.raises(
+        TerminalError, match="has markers of batch 1, which .* does not have in this ledger"
+    ):
         adopt(ledger, spec, log=quiet)
 
 
@@ -378,6 +380,8 @@ def test_an_admission_without_its_batch(bench: Workbench, ledger: Ledger, number
     lose(ledger)
     path = layout.marker(layout.archive_folder(spec), number)
     path.rename(path.with_name(".aside"))
-    with pytest.raises(CorruptionError, match="this marker is of admission .* Restore these markers"):
+    with pytest.raises(
+        CorruptionError, match="this marker is of admission .* Restore these markers"
+    ):
         adopt(ledger, spec, log=quiet)
     assert not told(ledger)

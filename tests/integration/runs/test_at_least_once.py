@@ -438,7 +438,9 @@ def test_a_batch_on_its_way_is_finished_first(
     """
     marker = layout.marker(layout.archive_folder(two_batches(bench, ledger)), 2)
     marker.rename(marker.with_name(".aside"))
-    with pytest.raises(RetryableError, match="events: batch 2 has committed, but exact did not find its marker"):
+    with pytest.raises(
+        RetryableError, match="events: batch 2 has committed, but exact did not find its marker"
+    ):
         switched(ledger, bench.spec())
     assert counted(ledger, "id_run") == 0
     marker.with_name(".aside").rename(marker)
@@ -498,7 +500,10 @@ def test_a_replay_from_before(bench: Workbench, ledger: Ledger) -> None:
 def test_a_marker_of_no_batch_here(bench: Workbench, ledger: Ledger, of: str) -> None:
     """Its ids are not learned: what the ledger does not have is read again, and is no repeat."""
     loose = two_batches(bench, ledger)
-    marker, [output] = layout.marker(layout.archive_folder(loose), 2), loose.sink_path().glob("*b00000002*")
+    marker, [output] = (
+        layout.marker(layout.archive_folder(loose), 2),
+        loose.sink_path().glob("*b00000002*"),
+    )
 
     def forget() -> None:
         text = marker.read_bytes()
@@ -516,7 +521,9 @@ def test_a_marker_of_no_batch_here(bench: Workbench, ledger: Ledger, of: str) ->
     if of != "a ledger of meanwhile":
         forget()
         point = "exact.after_exact"
-    with pytest.raises(TerminalError, match="batch 2 are not of 'events' in this ledger.* out of the archive"):
+    with pytest.raises(
+        TerminalError, match="batch 2 are not of 'events' in this ledger.* out of the archive"
+    ):
         with failpoints.armed(point, forget):
             switched(ledger, spec)
     kept = layout.archive_folder(spec) / Kind.IDS

@@ -132,7 +132,11 @@ def test_a_table_is_filled_and_read_in_pieces(
     """Finalize of a staged file that is small, and large when it is read; and who reads the table."""
     spec = fat(bench, **TABLE)
     assert committed(ledger, spec, "r1") == 1
-    staged = [path for path in layout.staging(layout.archive_folder(spec)).rglob("data/*") if path.is_file()]
+    staged = [
+        path
+        for path in layout.staging(layout.archive_folder(spec)).rglob("data/*")
+        if path.is_file()
+    ]
     assert staged and sum(path.stat().st_size for path in staged) < DECODED_MB << 20 >> 6
     found = grown(["finalize", "find"], ledger_dsn, spec)
     assert table.run("SELECT count(*) FROM events") == [(GOOD,)]

@@ -256,7 +256,9 @@ def test_rows_of_its_number_that_come_meanwhile(folder: Delta) -> None:
 
 
 def columns(**kinds: pa.DataType) -> pa.Schema:
-    return with_semel_columns(pa.schema({**dict(zip(EVENTS.names, EVENTS.types, strict=True)), **kinds}))
+    return with_semel_columns(
+        pa.schema({**dict(zip(EVENTS.names, EVENTS.types, strict=True)), **kinds})
+    )
 
 
 # Attacks DL4.

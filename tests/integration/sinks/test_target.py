@@ -216,7 +216,9 @@ def test_adopt_beside_a_table_of_an_earlier_time(
     """
     restored(table, 3)
     lose(ledger)
-    with pytest.raises(TerminalError, match="has no note of batch 3, but the archive has their markers"):
+    with pytest.raises(
+        TerminalError, match="has no note of batch 3, but the archive has their markers"
+    ):
         adopt(ledger, spec, log=quiet)
     marker = layout.marker(layout.archive_folder(spec), 3)
     marker.rename(bench.folder / "aside.json")
@@ -260,7 +262,9 @@ def test_rows_of_a_second_replay_without_a_marker(
     with failpoints.armed("finalize.after_publish", dies), pytest.raises(failpoints.FaultError):
         finalize(ledger, spec, second)
     lose(ledger)
-    with pytest.raises(TerminalError, match="the rows of batch 4 replaced those of batch 1") as told:
+    with pytest.raises(
+        TerminalError, match="the rows of batch 4 replaced those of batch 1"
+    ) as told:
         adopt(ledger, spec, log=quiet)
     assert "1. UPDATE the table: SET _semel_batch = 3" in str(told.value)
     table.run("UPDATE events SET _semel_batch = 3 WHERE _semel_batch = 4")
@@ -409,7 +413,9 @@ def test_rows_that_somebody_removed(ledger: Ledger, spec: Spec, table: Warehouse
     """Who reads a batch by its marker is told; append: the command of the message mends it."""
     table.run("DELETE FROM events WHERE id IN ('e000032', 'e000033')")
     [*_, last] = markers_of(spec)
-    with pytest.raises(TerminalError, match="has 8 rows of batch 3, and semel published 10") as told:
+    with pytest.raises(
+        TerminalError, match="has 8 rows of batch 3, and semel published 10"
+    ) as told:
         list(open_sink(spec).rows(last))
     verdict = audit(spec)
     assert not verdict.ok and verdict.to_replay == (((3, 3),) if is_append(spec) else ())
@@ -435,7 +441,9 @@ def test_notes_that_were_removed_before_the_marker(
         with failpoints.armed("sink.after_publish", dies), pytest.raises(failpoints.FaultError):
             finalize(ledger, spec, batch)
         table.run(remove)
-        with pytest.raises(TerminalError, match="no notes on them: they were removed|its note was removed") as told:
+        with pytest.raises(
+            TerminalError, match="no notes on them: they were removed|its note was removed"
+        ) as told:
             finalize(ledger, spec, batch)
         assert counted(table) == ALL[:number]
         if number == 1:
@@ -528,13 +536,17 @@ def test_a_folder_of_an_earlier_time(bench: Workbench, ledger: Ledger) -> None:
         come(bench, ledger, spec, number)
     marker = layout.marker(layout.archive_folder(spec), 3)
     marker.rename(bench.folder / "aside.json")
-    with pytest.raises(TerminalError, match="the markers of batch 3 are missing, though these are finalized"):
+    with pytest.raises(
+        TerminalError, match="the markers of batch 3 are missing, though these are finalized"
+    ):
         come(bench, ledger, spec, 4)
     (bench.folder / "aside.json").rename(marker)
     run(ledger, spec, "r4")
     other = layout.marker(layout.archive_folder(spec), 77)
     other.write_bytes(marker.read_bytes())
-    with pytest.raises(TerminalError, match="the markers of batch 77 are not of 'events' in this ledger"):
+    with pytest.raises(
+        TerminalError, match="the markers of batch 77 are not of 'events' in this ledger"
+    ):
         come(bench, ledger, spec, 5)
     other.unlink()
     run(ledger, spec, "r5")

@@ -118,7 +118,10 @@ def test_find_letters_and_show(topic: Topic, ledger: Ledger, said: Said) -> None
     assert "duplicate_in_batch: batch 1, " in said("find", spec.name, "e000003")[1]
     assert f"from '{topic.at()}' offset 6\n" in said("find", spec.name, "e000003")[1]
     topic.append(10, 11)
-    assert "1 source partition has records that are not finalized" in said("find", spec.name, "e000010")[1]
+    assert (
+        "1 source partition has records that are not finalized"
+        in said("find", spec.name, "e000010")[1]
+    )
     code, words = said("letters", spec.name)
     assert code == 0 and f"batch 1, '{topic.at()}' (offset 5): malformed" in words
     assert f"claim: '{topic.at()}' offsets 0 to 8 (part=1)" in said("show", "1")[1]

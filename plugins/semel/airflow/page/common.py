@@ -87,8 +87,7 @@ def _ledger(address: str) -> Ledger:
 
 
 def spec_of(dag_id: str) -> tuple[Spec, bool]:
-    """A DAG's pipeline, and whether it is declared here. Raises HTTPException 404 if there is none.
-    """
+    """A DAG's pipeline, and whether it is declared here. Raises HTTPException 404 if not."""
     spec = find_spec(dag_id)
     if spec is None:
         refuse_wrong(dag_id)
@@ -152,7 +151,7 @@ def paused_dags(dag_ids: Iterable[str]) -> dict[str, bool]:
 
 
 def find_spec(dag_id: str) -> tuple[Spec, bool] | None:
-    """A DAG's pipeline, and whether it is declared here. Returns None if there is none."""
+    """A DAG's pipeline, and whether it is declared here. Returns None if semel lacks it."""
     spec = content.spec_of(ledger(), dag_id)
     if spec is not None:
         surroundings.find_connections(spec[0], settings.airflow_variables)

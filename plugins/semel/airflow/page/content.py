@@ -209,9 +209,7 @@ def overviews(
     with ledger.transaction() as connection:
         in_ledger = [r["name"] for r in rows(connection, "page", "names")]
         names = sorted(permitted & {*in_ledger, *declared.names})
-        newest = rows(
-            connection, "page", "newest", names=names, count=PAGE_BATCHES
-        )
+        newest = rows(connection, "page", "newest", names=names, count=PAGE_BATCHES)
         opened = rows(
             connection, "page", "open", names=names, count=PAGE_OPEN,
             orphan_seconds=ORPHAN_SECONDS, silent_seconds=2 * limits.HEARTBEAT_SECONDS,

@@ -386,7 +386,7 @@ class _Nats(Queue):
         return self._run(self._pull(messages, size, seconds))
 
     async def _pull(self, messages: int, size: int, seconds: float) -> PulledMessages:
-        """1. Request available messages, as many as the consumer allows. 2. If there are none, wait
+        """1. Request available messages, as many as the consumer allows. 2. Without any, wait
         for one message of any size. 3. Request those that came with it. 4. Check that all belong to
         the stream that `describe` saw.
         """

@@ -12,7 +12,7 @@ READ_AGAIN = (
     "A pipeline that reads this one (`type: pipeline`) without a record_id stops if it has read "
     "that batch: replace it by one with another name and sink"
 )
-"""What happens when a marker is moved out, so that a run reads its records again."""
+"""The effect of moving a marker out, so that a run reads its records again."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,10 +21,14 @@ def compare_target(
     """
     if notes is None:
         return None
-    differ = note_comparison.compare(spec.name, None, ownership.batches_of_markers(markers), notes.batch_notes)
+    differ = note_comparison.compare(
+        spec.name, None, ownership.batches_of_markers(markers), notes.batch_notes
+    )
     ledgers = {n.ledger for n in notes.batch_notes if n.pipeline == spec.name and n.ledger}
     if len(ledgers) > 1:
-        note_comparison.refuse_foreign(sink.address, spec.name, (n for n in notes.batch_notes if n.ledger))
+        note_comparison.refuse_foreign(
+            sink.address, spec.name, (n for n in notes.batch_notes if n.ledger)
+        )
     if not (differ.foreign or differ.conflicting):
         _refuse_strays(spec, sink, archive, markers, differ.strays)
         if differ.missing:

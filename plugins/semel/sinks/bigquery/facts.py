@@ -20,7 +20,7 @@ _NAMES = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL"}
 
 # Keeps BQ5.
 def type_of(kind: pa.DataType) -> str | None:
-    """The BigQuery type of an output column after a Parquet load. Returns None if it has none."""
+    """The BigQuery type of an output column after a Parquet load, or None without a match."""
     if at.is_decimal128(kind):
         is_small = 0 <= kind.scale <= 9 and kind.precision - kind.scale <= 29
         return "NUMERIC" if is_small else "BIGNUMERIC"

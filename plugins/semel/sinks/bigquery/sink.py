@@ -105,7 +105,7 @@ class BigQuerySink(RemoteSink):
         )
 
     def notes(self, newest: NotesQuery | None = None) -> Notes:
-        """Notes derived from the rows. A deleted batch has none, and each names `pipeline`."""
+        """Notes derived from the rows. A deleted batch lacks a note. Each note names `pipeline`."""
         has, count = (newest.has or 0, newest.count) if newest else (0, _ALL)
         with self._client() as client:
             return Notes(tuple(facts.notes(client, self._target, self._pipeline, has, count)))

@@ -69,7 +69,7 @@ class DeltaSink(RemoteSink):
         return f"Remove them: DELETE FROM delta.`{self.address}` WHERE _semel_batch IN ({numbers})"
 
     def notes(self, newest: NotesQuery | None = None) -> Notes:
-        """Notes derived from the rows. A deleted batch has none, and each names `pipeline`."""
+        """Notes derived from the rows. A deleted batch lacks a note. Each note names `pipeline`."""
         has, count = (newest.has or 0, newest.count) if newest else (0, _ALL)
         return Notes(tuple(self._table.notes(self._pipeline, has, count)))
 

@@ -51,8 +51,7 @@ class DeltaSinkSpec(ServiceSinkSpec):
 
     @property
     def address(self) -> str:
-        """Canonical, without secrets. Raises TerminalError if a folder is outside the data roots.
-        """
+        """Canonical, without secrets. Raises TerminalError if a folder is outside the data roots."""
         return str(self.store or self.absolute_folder())
 
     def absolute_folder(self) -> Path:

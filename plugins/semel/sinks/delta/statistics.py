@@ -62,8 +62,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
-    """Minimum and maximum. Returns None if a value is NaN or infinite, or outside Python's years.
-    """
+    """Minimum and maximum. Returns None if a value is NaN or infinite, or outside Python's years."""
     if pa.types.is_floating(column.type) and pc.all(pc.is_finite(column)).as_py() is not True:
         return None
     try:

@@ -234,8 +234,7 @@ class DeltaTarget:
 
     # Keeps DL4, DL5.
     def examine(self, schema: pa.Schema | None) -> DeltaTable | None:
-        """The table, or None if it does not exist. Raises TerminalError if the output does not fit.
-        """
+        """The table, or None if it does not exist. Raises TerminalError if the output does not fit."""
         if why := name_problem(self.address):
             raise TerminalError(f"{self.address} {why}; give the table another name")
         if why := next(_output_problems(schema or pa.schema([])), None):

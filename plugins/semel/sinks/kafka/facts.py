@@ -171,9 +171,7 @@ def missing_topic(target: KafkaTarget, topic: str) -> str:
     """The error text for a missing topic or control topic."""
     make = f"{_tool(target, 'kafka-topics.sh')} --create --topic {topic}"
     if topic == target.topic:
-        return (
-            f"{target.cluster} has no topic {topic}. Declare sink.create: true, or run {make}"
-        )
+        return f"{target.cluster} has no topic {topic}. Declare sink.create: true, or run {make}"
     return (
         f"{target.cluster} has no topic {topic}, which lists the batches that have landed in "
         f"{target.topic}. If it existed, restore it; without it, batches may land twice. If no "

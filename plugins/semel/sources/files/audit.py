@@ -21,7 +21,14 @@ from semel.formats.table import source_format
 from semel.model.batch import Claim
 from semel.sources.files.claims import ClaimedFile
 from semel.sources.files.spec import FilesSourceSpec
-from semel.sources.reread import Auditor, ClaimedRecords, csv_options, record_end, split_fields, text_columns
+from semel.sources.reread import (
+    Auditor,
+    ClaimedRecords,
+    csv_options,
+    record_end,
+    split_fields,
+    text_columns,
+)
 from semel.sources.sealed.audit import ClaimedParts
 from semel.sources.spec import CsvOptions, SourceSpec
 

@@ -95,7 +95,7 @@ class Content(ABC):
         return len(line), xxhash.xxh3_128_hexdigest(line)
 
     def find_line(self, length: int, digest: str) -> int | None:
-        """The end of the last line with this length and hash. Returns None if there is none."""
+        """The end of the last line with this length and hash, or None without a match."""
         last_end, position = None, 0
         while position < self.size:
             data = self.read(position, _UNPACK_BYTES)

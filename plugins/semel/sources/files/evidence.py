@@ -51,8 +51,7 @@ class FileReference:
 
 
 class FilePartition(FileReference, Partition):
-    """A generation of a file: the evidence of what was read, and the file's state in the last plan.
-    """
+    """A generation of a file: the evidence of what was read, and the file's state in the last plan."""
 
     @property
     def device(self) -> int:

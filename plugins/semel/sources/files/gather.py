@@ -147,8 +147,7 @@ class _Gathering:
     def _locate_at(
         self, path: str, partition: FilePartition, listed: set[str]
     ) -> UnlistedPartition | None:
-        """The place of a missing partition, by a file with its inode. None if that is another file.
-        """
+        """The place of a missing partition, by a file with its inode. None if that is another file."""
         try:
             size = None if path in self.facts else size_if_same(path, partition)
         except OSError:
@@ -345,9 +344,7 @@ class _Gathering:
             if facts.decision is FileDecision.TAKE_UP:
                 self.unlisted.pop(partition_id, None)
 
-    def _path_match(
-        self, facts: FileFacts, at_path: FilePartition, bound: set[int]
-    ) -> PathMatch:
+    def _path_match(self, facts: FileFacts, at_path: FilePartition, bound: set[int]) -> PathMatch:
         partition_id = at_path.source_partition_id
         if partition_id in bound:
             return PathMatch.UNSURE
@@ -355,9 +352,7 @@ class _Gathering:
         # Its file is listed elsewhere, or another file takes it up.
         if partition_id in self.takers or (unlisted is None and not at_path.closed):
             return PathMatch.FREE
-        moved = (
-            unlisted is not None and unlisted.path and is_rotation(at_path.path, unlisted.path)
-        )
+        moved = unlisted is not None and unlisted.path and is_rotation(at_path.path, unlisted.path)
         opened = facts.opened_file
         if moved or opened.content is None or not at_path.reached:
             return PathMatch.MISSING
@@ -392,8 +387,7 @@ def _find_hard_links(
 
 
 def _inode_match(opened: OpenedFile, partition: FilePartition) -> InodeMatch | None:
-    """How a file relates to the partition that last used its inode. None if the inode was reused.
-    """
+    """How a file relates to the partition that last used its inode. None if the inode was reused."""
     same_path = opened.file.path == partition.path
     same_device = opened.file.device == partition.device
     birth = opened.has_same_birth(partition)

@@ -30,7 +30,9 @@ def match(
         lost_ranges=lost,
         retired_ids=retired,
         renamed_partitions=list(_renamed(recognised, going_on)),
-        new_partition_offers=[offer_of(f.opened_file, None) for f in facts.values() if _starts_again(f)],
+        new_partition_offers=[
+            offer_of(f.opened_file, None) for f in facts.values() if _starts_again(f)
+        ],
         resumed_names=tuple(
             (path, f.content_partition.path)
             for path, f in facts.items()

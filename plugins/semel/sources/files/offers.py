@@ -28,9 +28,7 @@ class FileOffer(Offer):
     content: Content | None
 
 
-def offer_of(
-    opened: OpenedFile, partition: FilePartition | None, *, start: int = 0
-) -> FileOffer:
+def offer_of(opened: OpenedFile, partition: FilePartition | None, *, start: int = 0) -> FileOffer:
     """An offer of an opened file, without a range to read yet."""
     file, content = opened.file, opened.content
     if content is not None:

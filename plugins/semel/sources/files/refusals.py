@@ -29,9 +29,7 @@ def refuse_file(context: Context, facts: FileFacts) -> Refusal:
     else:
         detail = _copy_text(context, facts, behind)
     refusal = make_refusal(file.path, decision, detail, file.when)
-    return replace(
-        refusal, inode=file.inode, size=file.size, copy_of=original.path, behind=behind
-    )
+    return replace(refusal, inode=file.inode, size=file.size, copy_of=original.path, behind=behind)
 
 
 def waiting_reason(facts: FileFacts) -> str:
@@ -53,9 +51,7 @@ def still_a_copy(context: Context, file: ListedFile, earlier: Refusal) -> Refusa
     return replace(earlier, name=file.path, detail=detail, when=file.when)
 
 
-def _copy_options(
-    context: Context, file: ListedFile, behind: int | None, same: str = ""
-) -> str:
+def _copy_options(context: Context, file: ListedFile, behind: int | None, same: str = "") -> str:
     """The operator's options for a copy; `behind` as in Refusal."""
     further = ""
     if behind is not None and not same:
@@ -74,7 +70,7 @@ _ORIGINAL = {
     Match.LIVING: "still exists",
     Match.UNSURE: "semel cannot look for while it refuses a file or a folder: settle that first",
 }
-"""What happened to the file that a copy was made of, by how the copy matches it."""
+"""The fate of the file that a copy was made of, by how the copy matches it."""
 
 
 def _unfinished_copy_text(context: Context, facts: FileFacts) -> str:

@@ -53,7 +53,7 @@ class FilesSourceSpec(FormattedSourceSpec):
     closed_after: Duration | None = None
     """A last line without newline, and a multiline CSV file, is taken once the file is this old."""
     after_finalize: Literal["keep"] | Move = "keep"
-    """What collect does with a file that cannot grow (Parquet, gzip), once all of it is finalized.
+    """The fate of a file that cannot grow (Parquet, gzip), once all of it is finalized.
     keep: nothing. move: it goes into a folder below the source's, where replays and the audit find
     it."""
 

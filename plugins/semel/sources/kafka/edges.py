@@ -62,7 +62,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class _Message:
-    """`ms`: the timestamp, in milliseconds since 1970; -1 if the message has none."""
+    """`ms`: the timestamp, in milliseconds since 1970; -1 for a message without it."""
 
     offset: int
     ms: int

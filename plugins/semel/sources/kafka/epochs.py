@@ -122,8 +122,7 @@ def _leader_change(then: int | None, now: int | None) -> LeaderChange:
 def _query_epoch_ends(
     cluster: Cluster, positions: Mapping[Place, ReadPosition]
 ) -> dict[Place, int]:
-    """As `first_lost_offsets`. A consumer with an epoch queries its end, and moves there if lower.
-    """
+    """As `first_lost_offsets`. A consumer with an epoch queries its end, and moves there if lower."""
     kafka = kafka_package()
     pending = {place: position.end for place, position in positions.items()}
     lost: dict[Place, int] = {}

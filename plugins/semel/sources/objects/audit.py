@@ -20,7 +20,13 @@ from semel.formats.table import source_format
 from semel.model.batch import Claim
 from semel.sources.files.audit import header_of, lines
 from semel.sources.objects.spec import ObjectsSourceSpec
-from semel.sources.reread import Auditor, ClaimedRecords, RecordsLostError, csv_options, text_columns
+from semel.sources.reread import (
+    Auditor,
+    ClaimedRecords,
+    RecordsLostError,
+    csv_options,
+    text_columns,
+)
 from semel.sources.sealed.audit import ClaimedParts
 
 _CHUNK_BYTES = 8 << 20

@@ -20,8 +20,7 @@ from semel.sources.sealed.parts import PartListing, SealedPart
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectPart(SealedPart):
-    """An object as it was listed. Each read names its `etag`. `doubtful`: the last plan refused it.
-    """
+    """An object as it was listed. Each read names its `etag`. `doubtful`: the last plan refused it."""
 
     etag: str
     modified: datetime

@@ -35,8 +35,7 @@ class _Batches(Auditor):
         return (), self._rows(output, newest, claim, batch, source, record_id)
 
     def _claimed(self, claim: Claim) -> tuple[Output, int]:
-        """The claimed output, even if a replay has replaced it, and the newest generation's number.
-        """
+        """The claimed output, even if a replay has replaced it, and the newest generation's number."""
         content = claim.evidence.get("content")
         try:
             newest = self._folders.read(self._folders.marker(claim.name))
