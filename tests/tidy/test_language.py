@@ -53,18 +53,18 @@ HABITS = {
         0,
         "write queries, compares with or treats as, with the actor as the subject",
     ),
-    "none": Habit(r"\b(is|are|has|have|was) none\b", 5, 'write "is not a" or "has no ..."'),
+    "none": Habit(r"\b(is|are|has|have|was) none\b", 1, 'write "is not a" or "has no ..."'),
     "anew": Habit(r"\banew\b(?!`)", 0, "write again"),
     "but for": Habit(r"\bbut for\b", 0, "write except"),
     "no as object": Habit(
         r"\b(takes?|names?|holds?|makes?|knows?|has|have|says?|needs?) no(thing)?\b",
-        20,
+        17,
         'write "does not take"; "has no space" is English',
     ),
     "of which": Habit(
-        r"\bof (which|whom|it|them|those|these)\b", 12, "write its, their, or the noun"
+        r"\bof (which|whom|it|them|those|these)\b", 10, "write its, their, or the noun"
     ),
-    "somebody": Habit(r"\b(another's|somebody|nobody)\b", 2, "name the actor"),
+    "somebody": Habit(r"\b(another's|somebody|nobody)\b", 1, "name the actor"),
     "passive": Habit(
         rf"\b({_BE}) (\w+ed|{_IRREGULAR})\b", 200, "make the actor the subject, in active voice"
     ),
