@@ -338,8 +338,8 @@ def test_a_service_that_passes_over_if_match() -> None:
         (503, "SlowDown", UnavailableError, "does not answer, or fails .SlowDown"),
         (500, "InternalError", UnavailableError, "InternalError"),
         (404, "NoSuchBucket", TerminalError, "there is no s3://bucket"),
-        (403, "AccessDenied", None, "needs the right (ListBucket|GetObject) .*AccessDenied"),
-        (403, "InvalidObjectState", None, "it is archived .*restore it|needs the right"),
+        (403, "AccessDenied", None, "needs the right GetObject .*AccessDenied|Allow ListBucket on"),
+        (403, "InvalidObjectState", None, "it is archived .*restore it|Allow ListBucket on"),
     ],
 )
 def test_what_services_answer_is_told(
