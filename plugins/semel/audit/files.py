@@ -80,10 +80,11 @@ def _check_order(markers: list[Marker], lost: set[int], findings: Findings) -> N
             what = f"another batch has the commit number {marker.commit_seq}, too"
             findings.blame("markers", Offender(what=what, batch=marker.batch_id))
         elif missing := set(range(expected, marker.commit_seq)) - lost:
+            first, last = min(missing), max(missing)
+            commits = f"commit {first} has" if first == last else f"commits {first} to {last} have"
             what = (
-                f"commits {min(missing)} to {max(missing)}, before batch {marker.batch_id}, have "
-                "no marker: either finalize has not finished them (run finalize), or their "
-                "markers were removed"
+                f"{commits} no marker, and batch {marker.batch_id} after it does: either finalize "
+                "has not finished it (run finalize), or its marker was removed"
             )
             findings.blame("markers", Offender(what=what), count=len(missing))
         expected = max(expected, marker.commit_seq + 1)

@@ -566,4 +566,4 @@ def _offender(offender: Any, unit: str) -> str:
         f"{unit} {offender.offset}" if offender.offset is not None else "",
         f"id {offender.id}" if offender.id is not None else "",
     ]
-    return f"{', '.join(part for part in place if part)}: {offender.what}"
+    return ": ".join(text for text in (", ".join(filter(None, place)), offender.what) if text)

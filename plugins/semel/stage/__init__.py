@@ -15,7 +15,7 @@ How it works:
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -278,8 +278,9 @@ def _seal(
     # Keeps S17.
     if pipeline.sink_schema not in (None, schema):
         raise TerminalError(
-            f"batch {batch.batch_id}: its output has the columns {schema}, but earlier output of "
-            f"{spec.name} has {pipeline.sink_schema}. {_column_advice(spec)}",
+            f"batch {batch.batch_id}: its output differs from earlier output of {spec.name}: "
+            f"{column_changes(json.loads(pipeline.sink_schema), outcome.sink_schema)}. "
+            f"{_column_advice(spec)}",
             next=AGAIN if spec.aggregate else f"semel accept {spec.name} --columns",
         )
     columns = [(name, arrow_type(text)) for name, text in outcome.sink_schema]
@@ -310,6 +311,27 @@ def _seal(
         aside=aside,
         kept=layout.verdict_globs(context.archive, {f.kind for f in manifest}, batch.batch_id),
         ignored=account.ignored_of(spec, outcome.reports),
+    )
+
+
+def column_changes(before: Sequence[Sequence[str]], now: Sequence[Sequence[str]]) -> str:
+    """How columns differ, as a text. `before` and `now`: pairs of a name and its Arrow type."""
+    old, new = dict(before), dict(now)
+    changes = [
+        ("it has", (f"{name!r} ({new[name]})" for name in new if name not in old)),
+        ("it lacks", (f"{name!r} ({old[name]})" for name in old if name not in new)),
+        (
+            "it has",
+            (
+                f"{name!r} as {new[name]}, not {old[name]}"
+                for name in new
+                if old.get(name, new[name]) != new[name]
+            ),
+        ),
+    ]
+    lists = [(verb, ", ".join(columns)) for verb, columns in changes]
+    return "; ".join(f"{verb} {text}" for verb, text in lists if text) or (
+        f"its columns have another order ({', '.join(map(repr, new))})"
     )
 
 

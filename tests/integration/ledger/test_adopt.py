@@ -313,7 +313,7 @@ def test_a_marker_that_was_removed_is_still_missed(bench: Workbench, ledger: Led
     assert settled(spec).ids == ids(0, 40)
     layout.marker(layout.archive_folder(spec), 3).unlink()
     found = {check.name: check for check in audit(spec).checks if not check.ok}
-    assert "commits 3 to 3, before batch " in found["markers"].offenders[0].what
+    assert "commit 3 has no marker, and batch " in found["markers"].offenders[0].what
 
 
 def test_the_command(bench: Workbench, ledger: Ledger, shell: Shell) -> None:

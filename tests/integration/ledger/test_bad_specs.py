@@ -116,7 +116,10 @@ def test_new_columns_need_accept(bench: Workbench, ledger: Ledger) -> None:
     first_batch(bench, ledger, events(0, 5))
     wider = bench.spec(source={"schema": {"id": "string", "n": "bigint", "more": "string"}})
     bench.write("in/a.jsonl", events(5, 8), mode="ab")
-    why = "batch 2.*Change source.schema and source.unknown back, or run `semel accept events --columns"
+    why = (
+        r"batch 2: .* of events: it has 'more' \(string\); it lacks 'at' .*\. Change "
+        "source.schema and source.unknown back, or run `semel accept events --columns"
+    )
     with pytest.raises(TerminalError, match=why) as told:
         run(ledger, wider, "r2")
     assert "transform" not in str(told.value), "there is none"
