@@ -126,6 +126,18 @@ def test_a_command_of_a_similar_name(capsys):
     assert shown.splitlines()[-1] == """next: semel batches 'it'"'"'s'"""
 
 
+@pytest.mark.parametrize("name", cli._LOCAL_COMMANDS)
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_command_of_the_local_stack_without_it(name, more, monkeypatch, capsys):
+    """Each message that says `semel up` leads to its package, and not to "No such command"."""
+    assert name in cli._package_commands()
+    monkeypatch.setattr(cli, "_package_commands", dict)
+    assert cli.main([name, *more]) == 2
+    said = capsys.readouterr()
+    text = " ".join((said.out + said.err).replace("│", " ").split())
+    assert f"`semel {name}` is a command of the local stack" in text and "semel-local" in text
+
+
 @pytest.mark.parametrize(
     ("typed", "offered"), [("semel ba", "batches"), ("semel run --req", "--request")]
 )

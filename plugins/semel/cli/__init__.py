@@ -52,6 +52,9 @@ COMMANDS = {
 }
 """Each command's function, in the order of the help. `_Commands` imports it only when needed."""
 
+_LOCAL_COMMANDS = ("up", "down", "status", "demo")
+"""Commands of the package semel-local, which messages and pages name."""
+
 _UsageError = typer.BadParameter.__base__  # Typer raises it for a wrong command line.
 
 
@@ -98,6 +101,11 @@ class _Commands(TyperGroup):
 
     def get_command(self, ctx: typer.Context, cmd_name: str) -> object | None:
         if (function := _function(cmd_name)) is None:
+            if cmd_name in _LOCAL_COMMANDS:
+                raise _UsageError(
+                    f"`semel {cmd_name}` is a command of the local stack, which is a package of its "
+                    "own: semel-local. Install its wheel beside semel's; docs/deploy.md shows how"
+                )
             self.commands.update(dict.fromkeys(_package_commands()))
             return None
         single = typer.Typer(add_completion=False)
