@@ -392,7 +392,7 @@ OF_SECONDS: dict[str, Removal] = {
     "time to come is not covered":
         code("plan.covered:covers", "request.looked_at, ", new=""),
     "adopt covers again":
-        code("repair.adopt:_write", "batch.first.covers.ranges", new="()"),
+        code("repair.adopt:_write_ledger", "batch.first.covers.ranges", new="()"),
     "no record time is ahead of its plan":
         other("limits:CLOCKS_AHEAD", lambda _: timedelta(days=30_000)),
     "no claim has a time ahead of its plan":

@@ -19,7 +19,7 @@ def test_sparks_own_logger_says_details(
         contextType=lambda: kind, callSite=lambda: "a.py:1", fragment=lambda: "collect"
     )
     error = PySparkException("Python worker exited unexpectedly", contexts=[context])
-    session._to_debug("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+    session._demote_loggers("DataFrameQueryContextLogger", "SQLQueryContextLogger")
     with caplog.at_level(logging.DEBUG, "semel"):
         error._log_exception()
     assert capfd.readouterr().err == ""

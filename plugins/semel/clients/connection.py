@@ -15,7 +15,7 @@ _TYPE = r"[A-Za-z][A-Za-z0-9_+.-]{0,30}"
 
 
 def connection_text(connection: str, find: Callable[[str], str | None], example: str) -> str:
-    """The text of a connection. Raises TerminalError, with `example`, if it does not exist."""
+    """The text of a connection. Raises TerminalError, which quotes `example`, if it is missing."""
     if text := find(connection):
         return text
     raise TerminalError(
@@ -54,12 +54,15 @@ def translate_settings_errors(connection: str, service: str) -> Iterator[None]:
 
 
 class ConnectionSettingsError(ValueError):
-    """A connection has faulty settings. The message does not quote their values."""
+    """A connection has faulty settings. The message MUST NOT quote a secret."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fields:
-    """The fields of an Airflow connection. `schema`: for type http, `http` or `https`."""
+    """The fields of an Airflow connection. `kind`: its type.
+
+    `schema`: the database; for type http, the scheme (`http` or `https`).
+    """
 
     kind: str | None
     host: str | None
@@ -71,8 +74,10 @@ class Fields:
 
 
 def parse_connection(text: str) -> Fields:
-    """Parse a connection as Airflow writes it. Raises ValueError, AttributeError or TypeError if
-    the text is neither a URI nor JSON.
+    """Parse a connection as Airflow writes it. Text that is not JSON counts as a URI: without
+    `://`, its `kind` is None.
+
+    Raises ValueError, AttributeError or TypeError if JSON or a port is malformed.
     """
     return _from_json(text) if text.lstrip().startswith("{") else _from_uri(text)
 
@@ -83,7 +88,7 @@ def _from_uri(text: str) -> Fields:
     split = urlsplit(nested[1] + nested[3] if nested else text)
     query = dict(parse_qsl(split.query, keep_blank_values=True))
     host = unquote(split.hostname or "")
-    if nested or "/" in host:  # urlsplit made it lower case; a path and a socket keep theirs.
+    if nested or "/" in host:  # `hostname` is lower case: a path or a socket must keep its case.
         host_and_path = unquote(re.sub(r":\d*$", "", split.netloc.rpartition("@")[2]))
         host = nested[2] + host_and_path if nested else host_and_path
     return Fields(
@@ -113,7 +118,7 @@ def _from_json(text: str) -> Fields:
 
 
 def require_kind(fields: Fields, kind: str) -> None:
-    """Raises ConnectionSettingsError if the connection has another type, or none."""
+    """Raises ConnectionSettingsError if the connection has another type, or lacks one."""
     if str(fields.kind or "").lower() != kind:
         actual = fields.kind if re.fullmatch(_TYPE, str(fields.kind)) else "another one"
         raise ConnectionSettingsError(

@@ -229,5 +229,5 @@ def describe(answer: ExactSince) -> str:
         lines.append(f"the output may have repeats from before commit {answer.exact_from}")
     if answer.batches_expired:
         expired = count(answer.batches_expired, "batch", "batches")
-        lines.append(f"the horizon of {expired} is over: their ids were not needed")
+        lines.append(f"skipped the ids of {expired} past the horizon")
     return "\n".join([*lines, f"next: semel run {name}"])

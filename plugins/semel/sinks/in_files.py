@@ -47,7 +47,7 @@ class FileSinkSpec(SinkSpec):
     """A file's name without extension, from {pipeline}, {batch}, {part}, {fence}, {shard} and
     {window}."""
     position_columns: bool = Field(default=False, strict=True)
-    """Add each record's source file and byte position to the output, as _semel columns."""
+    """Add the record's source partition and position as columns _semel_source and _semel_offset."""
 
     def layout(self) -> str:
         """Its format and folders, in Markdown."""

@@ -1,11 +1,11 @@
-"""explain: the stages of a batch in Spark, the steps that each fuses, and the shuffles.
+"""explain: show the stages of a batch in Spark, their fused steps, and the shuffles between them.
 
 How it works: the engine builds the same queries as for a batch, over a job without input, and
 Spark plans them. This module cuts the physical plan into stages at each exchange. Adaptive
 execution is off, so a batch runs this plan.
 
-It does not run a query, and does not contact the source, the sink or the ledger. A transform that
-reads records while it builds its query gets an empty frame.
+semel does not run the queries, and does not contact the source, the sink or the ledger. A transform
+that reads records while it builds its query gets an empty frame.
 """
 
 import re
@@ -28,7 +28,7 @@ from semel.spark.transforms import Transform, load_transforms
 from semel.stage.job import StageJob
 
 TASKS = 2
-"""Tasks of the planned batch: with one task, Spark would leave out shuffles."""
+"""Tasks of the batch that Spark plans. With one task, Spark would leave out shuffles."""
 
 _SEMEL_NODES = set(PlanNode)
 _SOURCES = (PlanNode.read_ids, PlanNode.read_keep, PlanNode.read_write, PlanNode.survivors)
@@ -39,12 +39,12 @@ _PYTHON = re.compile(r"Python|Pandas|InArrow")
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _PLAN_IDS = re.compile(r", \[(plan_)?id=#?\d+\]|#\d+L?")
 _PLAN_FIELDS = 60
-_OF_SURVIVORS = "read the survivors from the files of tasks"
+_READ_SURVIVORS = "read the survivors from the files of tasks"
 _SEMEL = "semel"
 """Stands for a transform if semel itself needs the shuffle."""
 
 _SHUFFLE_TEXTS = {
-    PlanNode.read_ids: "ids by shard, the rows stay where they are",
+    PlanNode.read_ids: "ids by shard; the rows stay where they are",
     PlanNode.classify: "verdicts by task, back to the rows",
 }
 
@@ -68,8 +68,10 @@ class StepRunner(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step of a stage. `fused`: Spark compiles neighbouring steps with the same number to one
-    function; None if it runs this step alone.
+    """A step of a stage.
+
+    `fused`: Spark compiles adjacent steps with the same number into one function. None if Spark
+    runs the step alone.
     """
 
     runs: StepRunner
@@ -79,10 +81,15 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """The steps of a task without a shuffle. `tasks`: None if it depends on the batch's size.
+    """The steps that a task runs between two exchanges.
 
-    The exchange after the stage: `by` partitions the rows, to `partitions` tasks (None as for
-    `tasks`); `lifted`: Spark combines rows before it; `of`: the transform that needs it.
+    `tasks`: the number of tasks. None if it depends on the batch's size.
+
+    The fields of the exchange after the stage:
+    - `by`: the partitioning of the rows, as text
+    - `partitions`: the number of tasks that get the rows. None as in `tasks`
+    - `lifted`: Spark combines rows before the exchange
+    - `of`: the transform that needs the exchange, or `semel`
     """
 
     number: int
@@ -124,9 +131,10 @@ class BatchPlan:
 
 
 def explain(spec: Spec, engine: SparkEngine) -> BatchPlan:
-    """Plan a batch in a classic session.
+    """Plan a batch. The engine MUST have a classic session, whose plans this process can read.
 
-    Raises TerminalError if a transform raises or its columns do not fit the sink.
+    Raises TerminalError if a transform raises or its columns do not fit the sink, RetryableError if
+    Spark fails.
     """
     job = _job(spec, TASKS)
     transforms = load_transforms(spec.transforms, job.code)
@@ -147,7 +155,7 @@ def explain(spec: Spec, engine: SparkEngine) -> BatchPlan:
 
 
 def _job(spec: Spec, tasks: int) -> StageJob:
-    """A job with this number of tasks, with invented claims."""
+    """A job with this number of tasks, over invented claims."""
     values = {"name": "", "identity": "", "start": 0, "end": 1, "evidence": {}}
     claims = [Claim(ordinal=n, source_partition_id=n, **values) for n in range(tasks)]
     job = StageJob.apart(
@@ -214,7 +222,9 @@ class _OpenStage:
 class _PlanCutter:
     """Walks a physical plan from its leaves, and cuts it into `stages`, numbered from `first` on.
 
-    `texts`: the steps of semel's functions. `owner`: the transform that needs an exchange.
+    `texts`: the steps of semel's functions. `owner`: returns the transform that needs an exchange.
+    `fused`: the number of the compiled function around the current node. `cached`: by the plan of
+    each cached frame, the tasks that compute it.
     """
 
     texts: dict[str, tuple[str, ...]]
@@ -225,7 +235,7 @@ class _PlanCutter:
     cached: dict[str, list[int | None]] = field(default_factory=dict)
 
     def open_stage(self, node: Any) -> _OpenStage:
-        """The open stage of a node. Adds the stages before it to `stages`."""
+        """The open stage that ends with a node. Adds the stages before it to `stages`."""
         kind = _kind(node)
         fused, self.fused = self.fused, None
         for query in _each(node.subqueries()):
@@ -251,7 +261,7 @@ class _PlanCutter:
         return stage
 
     def end(self, stage: _OpenStage, ends: StageEnd, **exchange: Any) -> int:
-        """End a stage, and return its number."""
+        """Add a stage to `stages`. Returns its number."""
         tasks = stage.tasks[0] if stage.tasks else None
         number = self.first + len(self.stages)
         ended = Stage(number=number, steps=tuple(stage.steps), tasks=tasks, ends=ends, **exchange)
@@ -260,9 +270,9 @@ class _PlanCutter:
 
     def _exchange(self, node: Any, stage: _OpenStage, ends: StageEnd) -> _OpenStage:
         partitioning, function = node.outputPartitioning().toString(), _semel_node(node.child())
-        parts = None
+        parts = None  # Verdicts go to the tasks of the batch, whose number depends on its size.
         if ends is StageEnd.shuffle and function != PlanNode.classify:
-            parts = node.outputPartitioning().numPartitions()  # Verdicts go to the batch's tasks.
+            parts = node.outputPartitioning().numPartitions()
         number = self.end(
             stage, ends, by=_SHUFFLE_TEXTS.get(function) or _text(partitioning), partitions=parts,
             lifted=_combines_rows(node), of=self.owner(partitioning),
@@ -284,25 +294,28 @@ class _PlanCutter:
 
 
 def _fused_below(node: Any, fused: int | None) -> int | None:
-    """The number of the compiled function of a node's children; None if they run alone."""
+    """The number of the compiled function that runs a node's children. None if they run alone."""
     if _kind(node) == "WholeStageCodegenExec":
         return node.codegenStageId()
     return None if _kind(node) == "InputAdapter" else fused
 
 
 def _stage_end(node: Any) -> StageEnd | None:
-    """The end of the stage below a node. Returns None if the stage goes on."""
+    """The end of the stage of a node's input. Returns None if the node is in the same stage."""
     kind = _kind(node)
     if kind == "ShuffleExchangeExec":
         return StageEnd.shuffle
-    if kind == "TakeOrderedAndProjectExec":  # It contains a shuffle.
+    if kind == "TakeOrderedAndProjectExec":  # This node shuffles its own input to one task.
         only = node.child().outputPartitioning().numPartitions() == 1
         return None if only else StageEnd.shuffle
     return StageEnd.broadcast if kind == "BroadcastExchangeExec" else None
 
 
 def _combines_rows(exchange: Any) -> bool:
-    """True if an aggregate that needs no shuffle itself combines rows before this exchange."""
+    """True if Spark reduces the rows of each task before this exchange.
+
+    A partial aggregate does, which needs no shuffle itself, and an ORDER BY with a LIMIT.
+    """
     if _kind(exchange) == "TakeOrderedAndProjectExec":
         return True
     node = exchange.child()
@@ -321,7 +334,10 @@ def _inputs(node: Any) -> list[Any]:
 
 
 def _tasks(leaf: Any) -> list[int | None]:
-    """The number of tasks that read a leaf of a plan. Empty for a broadcast that is reused."""
+    """The number of tasks that read a leaf of a plan, in a list. None if it depends on the batch.
+
+    The list is empty for a reused broadcast, which any number of tasks can read.
+    """
     if _semel_node(leaf):
         return [None]
     if _kind(leaf) == "ReusedExchangeExec" and _stage_end(leaf.child()) is StageEnd.broadcast:
@@ -364,7 +380,7 @@ def _steps_of(spec: Spec) -> dict[str, tuple[str, ...]]:
         by = ", ".join(["window_start", *spec.aggregate.keys])
         slices = format_duration(spec.window.every or spec.window.size)
         write = (
-            f"combine to partial rows by {by} ({slices}); lifted: readers merge them, no shuffle",
+            f"combine into partial rows by {by} ({slices}); lifted: readers merge them, no shuffle",
             "write the partial rows to staged files",
         )
     ids = ", ".join(spec.record_id)
@@ -376,7 +392,7 @@ def _steps_of(spec: Spec) -> dict[str, tuple[str, ...]]:
         PlanNode.classify: (judge, "write the new ids of the shard"),
         PlanNode.mark_kept: ("write decisions, mark the survivors",),
         PlanNode.write_kept: ("write decisions, drop repeats", *write),
-        PlanNode.survivors: (_OF_SURVIVORS,),
+        PlanNode.survivors: (_READ_SURVIVORS,),
         PlanNode.write_rows: write,
     }
 
@@ -384,11 +400,11 @@ def _steps_of(spec: Spec) -> dict[str, tuple[str, ...]]:
 def _notes(queries: tuple[Query, ...], partitions: str) -> Iterator[str]:
     """Avoidable costs, each with a remedy. `partitions`: Spark's default number for a shuffle."""
     for stage in (stage for query in queries for stage in query.stages):
-        read = any(step.text == _OF_SURVIVORS for step in stage.steps)
-        if stage.ends is StageEnd.broadcast and read:
+        reads_survivors = any(step.text == _READ_SURVIVORS for step in stage.steps)
+        if stage.ends is StageEnd.broadcast and reads_survivors:
             yield (
                 f"stage {stage.number} sends all new records to each executor, because Spark "
-                "expects few. If there may be many, join with a hint: frame.hint('merge'), or "
+                "expects few. If a batch may have many, join with a hint: frame.hint('merge'), or "
                 "/*+ MERGE(r) */ in SQL, for records r"
             )
         if stage.by.startswith("rangepartitioning"):
@@ -398,4 +414,7 @@ def _notes(queries: tuple[Query, ...], partitions: str) -> Iterator[str]:
             )
     last = queries[-1].stages[-1]
     if len(queries) > 1 and last.tasks == int(partitions) > 1:
-        yield f"a batch writes up to {last.tasks} files; for fewer, end with coalesce(n)"
+        yield (
+            f"a batch writes up to {last.tasks} files. For fewer, end the last transform with "
+            "coalesce(n)"
+        )

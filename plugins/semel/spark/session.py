@@ -1,6 +1,6 @@
-"""Open a Spark session: over Connect, on a classic master, or inside of spark-submit.
+"""Open a Spark session: over Connect, on a classic master, or inside spark-submit.
 
-Logs progress as plain lines, and stops the sessions that it opened.
+`open_engine` logs Spark's progress as plain lines, and stops the session at its end.
 """
 
 import logging
@@ -24,19 +24,19 @@ from semel.spark.engine import SparkEngine
 from semel.spark.settings import SETTINGS, settings_for
 
 CONNECT_RETRIES_MAX = 6
-"""Retries of a lost call to Spark Connect: 70 s, enough for a server's restart."""
+"""Retries of a failed call to Spark Connect. They last 70 s, enough for the server to restart."""
 
 SPARK_ANSWER_SECONDS = 10.0
-"""Maximum time to connect to a Spark Connect server before Spark counts as unavailable."""
+"""Longest wait for a Spark Connect server: to accept a connection, and to release its queries."""
 
 PROGRESS_SECONDS = 3.0
 """Minimum time between two lines of Spark's progress, so that a long stage does not fill a log."""
 
 INTERRUPT_SECONDS = 30.0
-"""How long after an interrupt semel cancels new jobs too. Airflow kills it after five seconds."""
+"""How long `interrupt` cancels new jobs: longer than the 5 s after which Airflow kills a task."""
 
 SUBMITTED = "submitted"
-"""Stands for spark-submit's own master."""
+"""For `open_engine`: the master that spark-submit has set."""
 
 _log = logging.getLogger(__name__)
 
@@ -46,13 +46,14 @@ _CONNECT_PORT = 15002  # Spark's own default
 
 @contextmanager
 def open_engine(remote_or_master: str, log: Log = print) -> Iterator[SparkEngine]:
-    """An engine on `sc://host:port`, on a master such as `local[4]`, or on SUBMITTED.
+    """An engine for one block. It uses `sc://host:port`, a master such as `local[4]`, or SUBMITTED.
 
-    Raises UnavailableError if Spark does not answer, TerminalError if it lacks a setting.
+    Raises UnavailableError if Spark does not answer. Raises TerminalError if Spark was started
+    without a setting that semel needs.
     """
-    _to_debug("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+    _demote_loggers("DataFrameQueryContextLogger", "SQLQueryContextLogger")
     connect = remote_or_master.startswith("sc://")
-    session = _connect(remote_or_master) if connect else _classic(remote_or_master)
+    session = _connect(remote_or_master) if connect else _open_classic(remote_or_master)
     try:
         try:
             session.conf.set("spark.sql.session.timeZone", SETTINGS["spark.sql.session.timeZone"])
@@ -67,39 +68,41 @@ def open_engine(remote_or_master: str, log: Log = print) -> Iterator[SparkEngine
                 yield engine
     finally:
         if connect:
-            # stop() would end the session before these calls, and log that the server refused them.
+            # Let the client release its queries: after stop() the server refuses these calls.
             wait(session.client._release_futures, SPARK_ANSWER_SECONDS)
         session.stop()
 
 
-class _Debug(logging.Handler):
+class _DebugHandler(logging.Handler):
     """Forwards records to semel's own logger, at level DEBUG."""
 
     def emit(self, record: logging.LogRecord) -> None:
         _log.debug(self.format(record))
 
 
-def _to_debug(*names: str) -> None:
-    """Log Spark's loggers of these names at level DEBUG.
+def _demote_loggers(*names: str) -> None:
+    """Send the records of the named Spark loggers to semel's own logger, at level DEBUG.
 
-    For each exception, Spark's client writes several kB of JSON to stderr; semel logs one line.
+    For each exception, Spark's client writes several kB of JSON to stderr. semel's own error is one
+    line.
     """
     for name in names:
         logger = PySparkLogger.getLogger(name)
         logger.handlers.clear()
-        logger.addHandler(_Debug())
+        logger.addHandler(_DebugHandler())
         logger.propagate = False
 
 
 def interrupt(engine: SparkEngine) -> None:
-    """Cancel the session's jobs, and for INTERRUPT_SECONDS also jobs that it begins: with
-    transforms there are two jobs, and a signal may come between them. Returns at once, for use in
-    signal handlers.
+    """Cancel the session's jobs, in a thread that repeats this for INTERRUPT_SECONDS.
+
+    Stage with transforms runs two jobs, and a signal may come between them. Returns at once, so a
+    signal handler may call it.
     """
 
-    def again() -> None:
-        until = time.monotonic() + INTERRUPT_SECONDS
-        while time.monotonic() < until:
+    def cancel_jobs() -> None:
+        deadline = time.monotonic() + INTERRUPT_SECONDS
+        while time.monotonic() < deadline:
             try:
                 engine.session.interruptAll()
             except (PySparkException, ValueError):  # The session, or its channel, is closed.
@@ -107,20 +110,20 @@ def interrupt(engine: SparkEngine) -> None:
             time.sleep(_INTERRUPT_AGAIN_SECONDS)
 
     if hasattr(engine.session, "interruptAll"):
-        threading.Thread(target=again, daemon=True).start()
+        threading.Thread(target=cancel_jobs, daemon=True).start()
 
 
 def _connect(remote: str) -> SparkSession:
-    """Create a session on a Connect server. Raises UnavailableError if it does not answer."""
+    """Create a session on a Connect server. Raises UnavailableError if that does not answer."""
     address = urlsplit(remote.partition(";")[0])
     try:
-        place = (address.hostname or "", address.port or _CONNECT_PORT)
-        socket.create_connection(place, SPARK_ANSWER_SECONDS).close()
+        host_and_port = (address.hostname or "", address.port or _CONNECT_PORT)
+        socket.create_connection(host_and_port, SPARK_ANSWER_SECONDS).close()
     except OSError as error:  # Spark's client alone would try for minutes before it raises.
         raise _unavailable(remote, error) from error
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    _to_debug("pyspark.sql.connect.logging")  # Only after its import, which adds a handler.
+    _demote_loggers("pyspark.sql.connect.logging")  # The import above has added a handler.
     try:
         session = SparkSession.builder.remote(remote).create()
     except PySparkException as error:
@@ -129,8 +132,8 @@ def _connect(remote: str) -> SparkSession:
     return session
 
 
-def _classic(master: str) -> SparkSession:
-    """Create a session whose driver is this process."""
+def _open_classic(master: str) -> SparkSession:
+    """Create a session whose driver is this process, or return the existing one."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Workers need the same packages.
     builder = SparkSession.builder.appName("semel").config(map=settings_for(master))
     builder = builder.config("spark.ui.showConsoleProgress", "false")
@@ -141,10 +144,13 @@ def _classic(master: str) -> SparkSession:
     return session
 
 
-def _unavailable(where: str, error: Exception) -> UnavailableError:
+def _unavailable(remote_or_master: str, error: Exception) -> UnavailableError:
     why = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    # A Connect address may have a token after its first `;`.
-    return UnavailableError(f"Spark at {where.partition(';')[0]} does not answer ({why[:300]})")
+    # After its first `;` a Connect address may have a token, which the message MUST NOT quote.
+    address = remote_or_master.partition(";")[0]
+    return UnavailableError(
+        f"Spark at {address} does not answer ({why[:300]}). Start it, or correct its address"
+    )
 
 
 class _Progress:
@@ -166,9 +172,12 @@ class _Progress:
         self.report(counts, inflight_tasks)
 
     def report(self, counts: list[tuple[int, int]], running: int) -> None:
-        """Log a line. `counts`: the finished tasks and all tasks, for each stage."""
-        ended, total = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
-        line = f"Spark: {ended} of {total} tasks done, {running} running"
+        """Log a line if it is new and the previous one is PROGRESS_SECONDS old.
+
+        `counts`: the finished tasks and all tasks, for each stage.
+        """
+        finished, total = map(sum, zip(*counts, strict=True)) if counts else (0, 0)
+        line = f"Spark: {finished} of {total} tasks done, {running} running"
         if total and line != self.last_line and time.monotonic() >= self.next_time:
             self.log(line)
             self.last_line = line

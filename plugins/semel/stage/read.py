@@ -1,7 +1,7 @@
-"""read: turn a split's bytes into a spill of valid records, packed ids, and dead letters.
+"""read: turn a split's bytes into valid records, ids by shard, and dead letters.
 
-A task runs this for each of its splits, also in each retry or speculative try. The result is a pure
-function of the planned bytes and the job; only file names differ between tries.
+Each task reads its splits, and reads them again in each retry and speculative try. The result is a
+pure function of the planned bytes and the job; only file names differ between tries.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ from semel.stage.spill import Spill
 from semel.stage.together import read_together, small_groups
 
 RECORD_TIME_AHEAD_SECONDS = 86_400
-"""How far record_time may be ahead of the ledger's clock in scope bucket, as clocks differ."""
+"""In scope bucket, record_time may be this far ahead of the ledger's clock: clocks differ."""
 
 DEAD_LETTERS = pa.schema([("source_partition_id", pa.int64()), *REJECTED])
 LATE, TIME_AHEAD, TIME_MISSING, ID_MISSING = 1, 2, 3, 4
@@ -62,8 +62,8 @@ class SplitResult:
 def read_task(job: StageJob, task: int, *, write: bool) -> list[SplitResult]:
     """Read the splits of a task. The report of the last split lists the files of the task.
 
-    `write`: write the records directly to output files (no catalog, no transform). Raises
-    SourceError if a file has changed since the plan.
+    Valid records go to a spill. With `write` they go to output files: the job MUST NOT look up ids
+    or have transforms. Raises SourceError if the source has changed since the plan.
     """
     out = TaskFiles(job, f"r{task:05d}")
     with nullcontext() if write else Spill(job, task) as spill:
@@ -77,9 +77,9 @@ def read_task(job: StageJob, task: int, *, write: bool) -> list[SplitResult]:
 
 
 def read_again(job: StageJob, split: Split, skip: np.ndarray) -> SplitResult:
-    """The ids of a split's valid records except at the offsets `skip` (in any order).
+    """Read a split for its report and the ids of its valid records, but write nothing.
 
-    Writes nothing. Raises SourceError if the source has changed since the plan.
+    `skip`: offsets of records to leave out, in any order. Raises SourceError as `read_task` does.
     """
     return _SplitReader(job, split, skip=skip).run(lambda _: None, lambda _: None)
 
@@ -108,9 +108,9 @@ def _read_small(
 
 
 def judge_split(job: StageJob, split: Split) -> Iterator["RecordTally"]:
-    """Count the good and bad records of a split, part by part.
+    """Count the valid and rejected records of a split, block by block, but write nothing.
 
-    Writes nothing. Raises SourceError as `read_task` does.
+    Raises SourceError as `read_task` does.
     """
     reader = _SplitReader(job, split)
     with fatal.noted(job, "sample", [split]):
@@ -132,9 +132,9 @@ def _read(job: StageJob, split: Split, out: TaskFiles, spill: Spill | None) -> S
 
 @dataclass(frozen=True, kw_only=True)
 class RecordTally:
-    """The numbers of good and rejected records, with a sample for each reason.
+    """The numbers of valid and rejected records, with a sample for each reason.
 
-    `ignored`: undeclared keys.
+    `kept`: the valid ones. `ignored`: undeclared keys.
     """
 
     kept: int = 0
@@ -170,11 +170,11 @@ class RecordTally:
         return self.reasons.total() - self.late
 
 
-def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
+def _invalid_survivor_error(job: StageJob, split: Split, block: Block) -> TerminalError:
     """The error for a survivor that is no longer a valid record, with its position and defect."""
     at = min(block.faults)
     reason, detail = block.faults[at]
-    where = _place(job, split, int(block.lines.offsets[at]))
+    position = _position_text(job, split, int(block.lines.offsets[at]))
     quoted = f" ({printable(detail)})" if job.spec.limits.log_samples else ""
     why = (
         "Either the schema changed and no longer fits, or the file was edited in place. Restore "
@@ -185,18 +185,18 @@ def invalid(job: StageJob, split: Split, block: Block) -> TerminalError:
     if reason == Reason.unknown_schema:
         why = "Register that schema again under its id (mode IMPORT), or restore the registry"
     return TerminalError(
-        f"batch {job.batch_id} replays a record that was valid before and is not any more: "
-        f"{where}: {reason}{quoted}. The output stays what it is. {why}"
+        f"batch {job.batch_id} replays a record that is no longer valid: {position}: "
+        f"{reason}{quoted}. The old output stays. {why}"
     )
 
 
-def _place(job: StageJob, split: Split, offset: int) -> str:
+def _position_text(job: StageJob, split: Split, offset: int) -> str:
     (line,) = job.source.line_numbers(split.claim, [offset], job.batch_id)
     return f"{split.claim.name!r} {wording.place(line, offset, job.spec.source.unit)}"
 
 
 class _SplitReader:
-    """One pass over a split. `skip`: offsets of additional records to leave out."""
+    """One pass over a split. `skip`: offsets of records to leave out, besides the job's own."""
 
     def __init__(
         self, job: StageJob, split: Split, *, skip: np.ndarray | None = None
@@ -245,13 +245,16 @@ class _SplitReader:
         return SplitResult(report=report, ids=self._by_shard())
 
     def blocks(self) -> Iterator[Block]:
-        """The blocks of the split. Records that lack an id or are late are rejected."""
+        """The blocks of the split, each with its valid records and the faults of rejected ones.
+
+        Raises TerminalError if the job replays survivors, and a survivor is no longer valid.
+        """
         job = self._job
         blocks = job.source.read(self._split, job.batch_id, self._digest, self._selection)
         if job.spec.aggregate is not None and not job.spec.transforms:
             blocks = map(self._reject_without_window, blocks)
         if job.selected is not None and not job.selected.judged:
-            return map(self._survivors, blocks)
+            return map(self._check_survivors, blocks)
         if self._lines_max is not None and job.spec.source.csv.multiline:
             blocks = map(self._check_line_limit, blocks)
         return map(self._identify, map(self._reject_refused_by_sink, blocks))
@@ -263,9 +266,9 @@ class _SplitReader:
         ends = np.flatnonzero(np.frombuffer(lines.data, np.uint8) == ord("\n"))
         spans = 1 + np.searchsorted(ends, lines.ends) - np.searchsorted(ends, lines.starts)
         for at in np.flatnonzero(spans > most)[:1].tolist():
-            where = _place(self._job, self._split, int(lines.offsets[at]))
+            position = _position_text(self._job, self._split, int(lines.offsets[at]))
             raise LimitError(
-                f"batch {self._job.batch_id}: {where}: the record spans "
+                f"batch {self._job.batch_id}: {position}: the record spans "
                 f"{spans[at]:,} lines, more than limits.lines_per_record_max {most} allows. "
                 "Nothing was committed. Close the record's quote, or raise the limit",
                 next=ANEW,
@@ -273,11 +276,11 @@ class _SplitReader:
         return block
 
     # Keeps RP3.
-    def _survivors(self, block: Block) -> Block:
-        """A block of earlier survivors. Raises TerminalError if one is no longer valid."""
+    def _check_survivors(self, block: Block) -> Block:
+        """Raises TerminalError if an earlier survivor in the block is no longer valid."""
         block = self._reject_refused_by_sink(block)
         if block.faults:
-            raise invalid(self._job, self._split, block)
+            raise _invalid_survivor_error(self._job, self._split, block)
         return block
 
     def tally_of(self, block: Block) -> RecordTally:
@@ -287,7 +290,7 @@ class _SplitReader:
         for at, (reason, _) in block.faults.items():
             reasons[str(reason)] += 1
             firsts[str(reason)] = min(at, firsts.get(str(reason), at))
-        # An unclosed quote joins many records into one, so count bytes, too.
+        # An unclosed quote joins many records into one bad record, so count its bytes, too.
         bad = [at for at, (reason, _) in block.faults.items() if reason != Reason.late]
         return RecordTally(
             kept=block.table.num_rows,
@@ -308,7 +311,7 @@ class _SplitReader:
 
     # Keeps AG1.
     def _reject_without_window(self, block: Block) -> Block:
-        """Reject records without a window. The output of transforms is judged later."""
+        """Reject records without a window. With transforms, `write_rows` raises instead."""
         name = self._job.spec.record_time
         bad, why = timeless(block.table.column(name))
         if not len(bad):
@@ -318,7 +321,7 @@ class _SplitReader:
 
     # Keeps S27.
     def _reject_refused_by_sink(self, block: Block) -> Block:
-        """Reject records that the sink will refuse. The output of transforms is checked later."""
+        """Reject records that the sink will refuse. With transforms, `write_rows` raises."""
         if not self._job.may_refuse or self._job.spec.transforms or not block.table.num_rows:
             return block
         faults: dict[int, Fault] = {}
@@ -333,7 +336,7 @@ class _SplitReader:
         return block.without(np.array(bad), [faults[offset] for offset in bad])
 
     def _identify(self, block: Block) -> Block:
-        """Hash the ids of a block. Reject rows without one, and rows of forgotten buckets."""
+        """Hash the ids of a block, and reject its rows that lack an id or that `_buckets` marks."""
         spec, table = self._job.spec, block.table
         if spec.by_position or not table.num_rows:
             return block
@@ -358,7 +361,7 @@ class _SplitReader:
         return block
 
     def _faults(self, table: pa.Table, reason: np.ndarray) -> list[Fault]:
-        """Explain records without an id or with a wrong time. Each text names the column."""
+        """The reason for each rejected row, and a text that names the column at fault."""
         spec = self._job.spec
         columns = np.full(len(reason), spec.record_time or "", object)
         for name in reversed(spec.record_id or ()):
@@ -367,7 +370,10 @@ class _SplitReader:
         return [(why, f"{name}: {why.says}") for name, why in zip(columns, reasons, strict=True)]
 
     def _buckets(self, table: pa.Table, reason: np.ndarray) -> np.ndarray:
-        """The bucket of each row, by record time. Marks rows that are late or lack a time."""
+        """The bucket of each row, by record time.
+
+        Writes a code into `reason` for each row that is late, too far ahead, or without a time.
+        """
         job = self._job
         time = table.column(job.spec.record_time)
         seconds = seconds_of(time)

@@ -228,7 +228,7 @@ def _(scene: Scene) -> str:
     return "semel adopt events"
 
 
-@at("repair/adopt/__init__.py:_check")
+@at("repair/adopt/__init__.py:_check_markers")
 def _(scene: Scene) -> str:
     scene.batch()
     path = scene.bench.pipelines / "events.yaml"

@@ -390,7 +390,7 @@ def test_batches_of_another_ledger(
         patch.setenv("SEMEL_LEDGER_DSN", ledger.dsn)
         shell.runs("semel run events")
     step = shell.fails("semel adopt events")
-    assert "has markers of batch 2, which events does not have" in shell.err
+    assert "has markers of batch 2 that this ledger does not have" in shell.err
     lose_for()
     shell.runs(step)
     assert "2 batches" in shell.runs("semel adopt events")

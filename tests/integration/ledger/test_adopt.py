@@ -167,7 +167,7 @@ def test_a_disk_that_is_full_is_told(
 
     with monkeypatch.context() as patch:
         patch.setattr(np, "save", full)
-        with pytest.raises(RetryableError, match="adopt of events: .*No space .*run this again"):
+        with pytest.raises(RetryableError, match="adopt failed .*No space .*run this again"):
             adopt(ledger, spec, log=quiet)
     assert not sql(ledger, "SELECT FROM semel.pipeline")
     assert adopt(ledger, spec, log=quiet).ids == 20
@@ -199,7 +199,8 @@ def test_numbers_that_others_have_are_refused(bench: Workbench, ledger: Ledger) 
     run(ledger, one, "r1")
     lose(ledger)
     run(ledger, other, "r1")  # Nobody said that the other pipeline is to be adopted.
-    with pytest.raises(TerminalError, match="2 of its numbers .*batch 1 to 'visits'.*an empty database"):
+    why = "gave 2 of the pipeline's numbers .*batch 1 to 'visits'.*an empty database"
+    with pytest.raises(TerminalError, match=why):
         adopt(ledger, one, log=quiet)
     assert sql(ledger, "SELECT name FROM semel.pipeline") == [("visits",)]
 
@@ -216,7 +217,8 @@ def test_a_ledger_that_was_restored_is_refused(bench: Workbench, ledger: Ledger)
             "bucket_seconds) VALUES ('events', %s, %s, '{}', 4, 60)",
             (str(spec.sink_path()), str(layout.archive_folder(spec))),
         )
-    with pytest.raises(TerminalError, match="markers of batch 1, which events does not have.*migrate it, and adopt"):
+    why = "markers of batch 1 that this ledger does not have.*migrate it, and adopt"
+    with pytest.raises(TerminalError, match=why):
         adopt(ledger, spec, log=quiet)
     with pytest.raises(TerminalError, match="belongs to pipeline 'events'"):
         adopt(ledger, bench.spec("visits", sink={"path": "out/events"}), log=quiet)
@@ -237,7 +239,7 @@ def change(spec: Spec, number: int, **values: object) -> None:
 
 
 APART = [
-    ({"pipeline": "visits"}, "has batch 2 of pipeline 'visits'"),
+    ({"pipeline": "visits"}, "has markers of pipeline 'visits' .batch 2., and 'events' cannot adopt"),
     ({"commit_seq": 1}, "b00000001.json and .*b00000002.json: these markers come from different ledgers"),
     ({"bucket_seconds": 61}, "come from different ledgers.*and 61 seconds"),
     ({"claims": {"start": 3}}, "claim the same bytes of source partition 1"),
@@ -288,7 +290,7 @@ def test_adopt_twice_at_once(bench: Workbench, ledger: Ledger) -> None:
     lose(ledger)
     with (
         failpoints.armed("adopt.after_numbers", lambda: adopt(ledger, spec, log=quiet)),
-        pytest.raises(RetryableError, match="another process registered it meanwhile.*Run this again"),
+        pytest.raises(RetryableError, match="another process registered .*Run this again"),
     ):
         adopt(ledger, spec, log=quiet)
     assert adopt(ledger, spec, log=quiet).found
@@ -333,7 +335,7 @@ def test_the_command(bench: Workbench, ledger: Ledger, shell: Shell) -> None:
     assert "adopted events: 1 batch, 1 source partition (1 found), 10 ids in 4 id runs" in said
     assert "left over: 1 staging folder ('b00000007/f0001')" in said
     assert shell.answers(command)["adopted"]["found"] is True
-    assert "nothing to do: this ledger has events with the 1 batch" in shell.runs(command)
+    assert "nothing to do: this ledger already has events and the 1 batch" in shell.runs(command)
     shell.runs("semel adopt visits", code=1)
     assert "there is nothing to adopt. Run visits" in shell.err
 

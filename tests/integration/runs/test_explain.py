@@ -282,7 +282,7 @@ def test_the_command(bench: Workbench, explaining: Shell) -> None:
     assert "hash id, a part for each shard" in told
     assert "-> shuffle to 4 tasks: ids by shard" in told
     assert "-> shuffle to tasks of the batch: verdicts by task" in told
-    assert "combine to partial rows by window_start, n (1 hour); lifted" in told
+    assert "combine into partial rows by window_start, n (1 hour); lifted" in told
     assert told.rstrip().endswith("64.0 MiB; a batch has 2 shuffles")
     source = {"type": "kafka", "topics": ["t"], "bootstrap_servers": "127.0.0.1:9"}
     source |= {"value": "json", "schema": {"id": "string", "n": "bigint", "at": "timestamp"}}

@@ -54,7 +54,7 @@ def test_a_driver_of_ones_own_is_on_loopback(monkeypatch: pytest.MonkeyPatch, ma
         return SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=print))
 
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", started)
-    session_module._classic(master)
+    session_module._open_classic(master)
     assert given["spark.master"] == master
     assert given.get("spark.ui.enabled") == "false"
     assert given.get("spark.driver.host") == given.get("spark.driver.bindAddress") == "127.0.0.1"

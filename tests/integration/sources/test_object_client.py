@@ -199,7 +199,8 @@ def test_the_machines_own_credentials(s3: S3, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_bucket_that_is_not_there_is_told(s3: S3) -> None:
     """Its name is in the error, and that it is to be made."""
-    refused(s3.store("no-such-bucket"), TerminalError, "there is no s3://no-such-bucket")
+    why = "s3://no-such-bucket.*: its bucket .* does not exist"
+    refused(s3.store("no-such-bucket"), TerminalError, why)
 
 
 def test_a_store_that_is_away_is_told_in_ten_seconds(s3: S3) -> None:
@@ -288,7 +289,7 @@ def test_objects_of_azure(azure: Azure) -> None:
     with pytest.raises(TerminalError, match=CONNECTION) as told:
         list(Store(azure.url(bucket), CONNECTION, find=lambda _: other).list())
     assert "b3RoZXItc2VjcmV0" not in str(told.value)
-    with pytest.raises(TerminalError, match="there is no az://no-such"):
+    with pytest.raises(TerminalError, match="az://no-such.*: its .* container does not exist"):
         list(Store("az://no-such", CONNECTION).list())
 
 
@@ -337,8 +338,8 @@ def test_a_service_that_passes_over_if_match() -> None:
         (301, "PermanentRedirect", TerminalError, "another region .*region_name"),
         (503, "SlowDown", UnavailableError, "does not answer, or fails .SlowDown"),
         (500, "InternalError", UnavailableError, "InternalError"),
-        (404, "NoSuchBucket", TerminalError, "there is no s3://bucket"),
-        (403, "AccessDenied", None, "needs the right GetObject .*AccessDenied|Allow ListBucket on"),
+        (404, "NoSuchBucket", TerminalError, "s3://bucket/x: its bucket .* does not exist"),
+        (403, "AccessDenied", None, "permission GetObject .*AccessDenied|Allow ListBucket on"),
         (403, "InvalidObjectState", None, "it is archived .*restore it|Allow ListBucket on"),
     ],
 )

@@ -270,7 +270,9 @@ def days_of(
         weeks=_weeks(answer.days) if intervals.are_days(answer.days) else None,
         in_its_place=blocking,
         missing=spec.schedule and backfill.range_of(missing, blocking),
-        plot=plot_days([(each.start, each.counts) for each in answer.days], show=text.starting),
+        plot=plot_days(
+            [(each.start, each.counts) for each in answer.days], show=text.interval_start
+        ),
         plot_height=HEIGHT,
         plot_parts=DAY_PARTS,
     )

@@ -1,4 +1,4 @@
-"""Formats values for the pages' templates."""
+"""Format values for the templates of semel's pages."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -27,27 +27,28 @@ SYMBOLS = {
     complete.WindowState.BEFORE: "·",
     complete.WindowState.HELD: "◐",
 }
-"""A symbol for each state, so that nobody has to tell states by colour alone."""
+"""A symbol for each state, so that states differ by more than their colour."""
 
-_STEPS = ((86_400 * 2, 86_400, "d"), (3_600 * 2, 3_600, "h"), (120, 60, "min"))
+_UNITS = ((86_400 * 2, 86_400, "d"), (3_600 * 2, 3_600, "h"), (120, 60, "min"))
 
 
 def css_class(state: CellState | complete.WindowState) -> str:
-    """`in work` as `s-in-work`."""
+    """The CSS class of a state: `s-in-work` for `in work`."""
     return "s-" + state.value.replace(" ", "-")
 
 
 def number(value: int) -> str:
+    """A number with commas between thousands."""
     return f"{value:,}"
 
 
 def is_number(value: object) -> bool:
-    """True if a value of a row is a number, and not a boolean."""
+    """True if a value of a row is an integer or a decimal. A boolean or a float is not."""
     return isinstance(value, int | Decimal) and not isinstance(value, bool)
 
 
 def cell(value: object) -> str:
-    """A value of a row. None becomes an empty text."""
+    """A value of a row, as text. None becomes an empty text."""
     if isinstance(value, datetime):
         return moment(value if value.tzinfo else value.replace(tzinfo=UTC))
     if is_number(value):
@@ -60,22 +61,22 @@ def moment(at: datetime | None) -> str:
     return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def starting(at: datetime) -> str:
-    """The start of an interval in UTC: its day, and the minute if it is not midnight."""
+def interval_start(at: datetime) -> str:
+    """The start of an interval in UTC: its day, and its hour and minute if it is not midnight."""
     return moment(at)[:16].removesuffix(" 00:00")
 
 
 def ago(at: datetime | None, now: datetime) -> str:
-    """The time since a moment: `3 d`, `5 h`, `12 min`, `40 s`."""
+    """The time since a moment: `3 d`, `5 h`, `12 min`, `40 s`. None becomes an empty text."""
     if at is None:
         return ""
-    seconds = max(0, (now - at).total_seconds())
-    for least, unit, name in _STEPS:
-        if seconds >= least:
-            return f"{seconds // unit:.0f} {name}"
-    return f"{seconds:.0f} s"
+    elapsed = max(0, (now - at).total_seconds())
+    for seconds_min, unit_seconds, unit in _UNITS:
+        if elapsed >= seconds_min:
+            return f"{elapsed // unit_seconds:.0f} {unit}"
+    return f"{elapsed:.0f} s"
 
 
 def seconds(start: datetime | None, end: datetime | None) -> str:
-    """A duration in seconds. Empty if its start or end is unknown."""
+    """The seconds from a start to an end. Empty if either is unknown."""
     return "" if start is None or end is None else f"{(end - start).total_seconds():,.1f} s"

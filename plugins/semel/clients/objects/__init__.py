@@ -1,7 +1,7 @@
 """Read and write objects of S3, Google Cloud Storage and Azure with obstore; translate its errors.
 
-Each read names the etag of the listed version, so semel never reads another version as that one.
-A put creates an object or fails: semel never overwrites an object that it does not name by etag.
+Each read names the etag of the listed version, so it never returns bytes of another version. Each
+put creates an object or names the etag that it replaces, so it never overwrites unseen bytes.
 """
 
 import errno
@@ -17,16 +17,16 @@ from semel.clients.objects.access import UPLOAD_SECONDS, StoreLocation, open_sto
 from semel.errors import SemelError, TerminalError, UnavailableError
 
 KEYS_AT_ONCE = 1_000
-"""Keys of one answer to a list request, the services' own limit."""
+"""Objects on each page of a listing: as many as S3 returns in one answer."""
 
 SMALL_BYTES = 256 << 10
-"""The client sends so much within IDLE_SECONDS. A larger put has UPLOAD_SECONDS for its answer."""
+"""The client sends this much within IDLE_SECONDS. A larger put waits up to UPLOAD_SECONDS."""
 
 CHANGED = "it was replaced by another version"
-"""The reason if an object exists with another etag than the listed one."""
+"""The reason if an object has another etag than the one that a request names."""
 
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
-_NO_KEYS = (
+_BAD_CREDENTIALS = (
     "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "XAdminUserNotFound",
     "AuthenticationFailed", "InvalidClientTokenId", "UnrecognizedClientException",
 )  # fmt: skip
@@ -39,8 +39,9 @@ _TOO_MANY, _SERVER_ERROR, _NOT_IMPLEMENTED = 429, 500, 501
 
 @dataclass(frozen=True, kw_only=True)
 class Object:
-    """An object of a listing. `key`: relative to the store's prefix. `size`: in bytes. `etag`:
-    changes with the content; without quotes. semel cannot compute it from the bytes.
+    """An object of a listing. `key`: relative to the store's prefix. `size`: in bytes.
+
+    `etag`: without quotes. It changes with the content, but semel cannot compute it from the bytes.
     """
 
     key: str
@@ -53,9 +54,10 @@ class Object:
 class Store:
     """The objects below a prefix of a bucket. Several threads may use it.
 
-    All methods raise UnavailableError if the service does not answer or is too busy. They raise
-    TerminalError if the bucket does not exist or refuses the credentials, and PermissionError if
-    those do not suffice for an object, or if it is archived and needs a restore.
+    All methods raise
+    - UnavailableError if the service does not answer or is too busy;
+    - TerminalError if the bucket does not exist, or refuses the credentials;
+    - PermissionError if the credentials do not suffice for an object, or the object is archived.
     """
 
     def __init__(
@@ -65,15 +67,18 @@ class Store:
         find: Callable[[str], str | None] = settings.connection,
     ) -> None:
         """`url`: s3://bucket/prefix, gs:// or az://. `connection`: an Airflow connection, or None
-        for the machine's own credentials. Raises TerminalError if obstore is missing or refuses it.
+        for the machine's own credentials.
+
+        Raises TerminalError if obstore is not installed, or if the URL or connection is unusable.
         """
         self.place = StoreLocation.of(url)
         self._store, self._identity = open_store(self.place, connection, find)
-        self._patient, _ = open_store(self.place, connection, find, UPLOAD_SECONDS)
+        self._upload_store, _ = open_store(self.place, connection, find, UPLOAD_SECONDS)
 
     def list(self, folder: str = "", after: str | None = None) -> Iterator[list[Object]]:
-        """Yield the objects below a folder (a prefix that ends before a slash), by ascending keys,
-        about KEYS_AT_ONCE at a time. `after`: only greater keys.
+        """Yield the objects below a folder in ascending order of keys, in pages of KEYS_AT_ONCE.
+
+        `folder`: a prefix, without the slash that follows it. `after`: yield only greater keys.
 
         Also raises TerminalError if a key cannot be a path, for example because of a line break.
         """
@@ -108,15 +113,17 @@ class Store:
             return _listed_object(answer.meta), {k: str(v) for k, v in answer.attributes.items()}
 
     def ends_in_slash(self, key: str) -> bool:
-        """True if the key of the object listed as `key` ends in a slash. obstore drops that slash,
-        so it lists the object below itself and cannot read it.
+        """True if an object's real key is `key` and a slash, which obstore drops from listings.
+
+        obstore cannot read such an object. In the folder `key` it lists the object as `key` itself.
         """
         page = next(self.list(key), [])
         return any(found.key == key for found in page[:1])
 
     def read(self, key: str, etag: str, start: int, end: int) -> bytes:
-        """The bytes [start, end) of an object, which must have them. Raises FileNotFoundError if
-        the object was deleted or has another etag.
+        """The bytes [start, end) of an object, which MUST have at least `end` bytes.
+
+        Raises FileNotFoundError if the object was deleted or has another etag.
         """
         import obstore
 
@@ -129,7 +136,7 @@ class Store:
             return bytes(answer.bytes())
 
     def chunks(self, key: str, etag: str, start: int, end: int, size: int) -> Iterator[memoryview]:
-        """Like `read`, but yields one answer in chunks of at least `size` bytes (not the last)."""
+        """Like `read`, but yields the bytes in chunks of at least `size`, except the last chunk."""
         import obstore
 
         with self._translate_errors(key, "GetObject"):
@@ -145,14 +152,16 @@ class Store:
             yield memoryview(piece)
 
     def _check_etag(self, key: str, etag: str, answer: Any) -> None:
-        """Compare the answer's etag, because some services ignore If-Match."""
+        """Raises FileNotFoundError for another etag, because some services ignore If-Match."""
         if _unquote(answer.meta["e_tag"]) != etag:
             raise FileNotFoundError(errno.ESTALE, CHANGED, key)
 
     # One request: an upload in parts would overwrite an existing object.
     def create(self, key: str, data: bytes, metadata: Mapping[str, str]) -> bool:
-        """Put a new object. Returns False if the key exists; it may be our own object, of a try
-        whose answer was lost, which `head` shows. After UnavailableError the key does not exist.
+        """Put a new object. Returns False if the key exists already.
+
+        The existing object may be from this very call, if the answer to its first try was lost:
+        compare it by `head`. After UnavailableError the key may or may not exist: call this again.
         """
         from obstore.exceptions import AlreadyExistsError
 
@@ -160,7 +169,7 @@ class Store:
             self._put(key, data, metadata, "create")
         except AlreadyExistsError:
             return False
-        except UnavailableError:  # Servers break the connection of a large put that they refuse.
+        except UnavailableError:  # Servers close the connection of a large put that they refuse.
             try:
                 self.head(key)
             except FileNotFoundError:
@@ -174,8 +183,10 @@ class Store:
         self, key: str, data: bytes, metadata: Mapping[str, str], etag: str,
         version: str | None = None,
     ) -> None:  # fmt: skip
-        """Replace the object with this etag, and with this version if `head` returned one. Raises
-        FileNotFoundError if the object is another. After UnavailableError ask `head`.
+        """Replace the object that has this etag, and this version if `head` returned one.
+
+        Raises FileNotFoundError if the key has another object now. After UnavailableError, `head`
+        shows whether the put succeeded.
         """
         mode = {"e_tag": f'"{etag}"'} | ({"version": version} if version else {})
         self._put(key, data, metadata, mode)
@@ -183,7 +194,7 @@ class Store:
     def _put(self, key: str, data: bytes, metadata: Mapping[str, str], mode: Any) -> None:
         import obstore
 
-        store = self._store if len(data) <= SMALL_BYTES else self._patient
+        store = self._store if len(data) <= SMALL_BYTES else self._upload_store
         with self._translate_errors(key, "PutObject"):
             obstore.put(
                 store, key, data, attributes=dict(metadata), mode=mode, use_multipart=False
@@ -197,10 +208,11 @@ class Store:
             obstore.delete(self._store, key)
 
     @contextmanager
-    def _translate_errors(self, key: str, right: str) -> Iterator[None]:
-        """Replace obstore's errors, whose texts quote signed requests. `right`: for the message.
+    def _translate_errors(self, key: str, permission: str) -> Iterator[None]:
+        """Replace obstore's errors, whose texts quote signed requests. Does not replace
+        AlreadyExistsError and InvalidPathError.
 
-        AlreadyExistsError and InvalidPathError pass.
+        `permission`: the one that the requests in the block need.
         """
         from obstore.exceptions import (
             AlreadyExistsError,
@@ -216,36 +228,42 @@ class Store:
         except (AlreadyExistsError, InvalidPathError):
             raise
         except PreconditionError:
-            if right == "GetObject":
-                self.head(key)  # Azure answers the same if the object does not exist.
+            if permission == "GetObject":
+                self.head(key)  # Azure reports this also if the object does not exist.
             raise FileNotFoundError(errno.ESTALE, CHANGED, key) from None
         except FileNotFoundError as error:
             if error.errno == errno.ESTALE:
                 raise
-            if _error_code(error) in (*_NO_BUCKET, *_NO_KEYS):
-                raise self._service_error(error, _error_code(error), _NOT_FOUND, right) from None
+            if _error_code(error) in (*_NO_BUCKET, *_BAD_CREDENTIALS):
+                code = _error_code(error)
+                raise self._service_error(error, code, _NOT_FOUND, permission) from None
             raise FileNotFoundError(errno.ENOENT, "it does not exist", key) from None
         except (BaseError, OSError) as error:
             code, status = _error_code(error), _error_status(error)
-            if isinstance(error, PermissionDeniedError) and code not in (*_EXPIRED, *_NO_KEYS):
-                reason = f"{self._identity} needs the right {right} for it ({code or status})"
+            is_denied = isinstance(error, PermissionDeniedError)
+            if is_denied and code not in (*_EXPIRED, *_BAD_CREDENTIALS):
+                reason = f"{self._identity} needs the permission {permission} ({code or status})"
                 if code in _ARCHIVED:
-                    reason = f"it is archived ({code}); restore it, or copy it to another class"
+                    remedy = "restore it, or copy it to another storage class"
+                    reason = f"it is archived ({code}); {remedy}"
                 raise PermissionError(errno.EACCES, reason, key) from None
             if isinstance(error, UnauthenticatedError):
                 status = _UNAUTHORIZED
-            raise self._service_error(error, code, status, right) from None
+            raise self._service_error(error, code, status, permission) from None
 
     def translate_error(self, error: Exception) -> SemelError | None:
-        """Translate an error of another client that uses obstore's library. Returns None if the
-        store did not refuse a request, or only because the object does not exist.
+        """Translate an error of another client, such as delta-rs, that uses obstore's library.
+
+        Returns None if the error has no HTTP status, or if only an object does not exist.
         """
         code, status = _error_code(error), _error_status(error)
         if not status or (status == _NOT_FOUND and code not in _NO_BUCKET):
             return None
         return self._service_error(error, code, status, "GetObject and PutObject")
 
-    def _service_error(self, error: Exception, code: str, status: int, right: str) -> SemelError:
+    def _service_error(
+        self, error: Exception, code: str, status: int, permission: str
+    ) -> SemelError:
         reason = code or (f"status {status}" if status else type(error).__name__)
         if "169.254.169.254" in str(error) or "metadata.google.internal" in str(error):
             return TerminalError(
@@ -253,15 +271,18 @@ class Store:
                 "machine a role or credentials in its environment"
             )
         if code in _NO_BUCKET:
-            return TerminalError(f"there is no {self.place} ({code}). Create it or correct the URL")
+            return TerminalError(
+                f"{self.place}: its bucket or container does not exist ({code}). Create it, or "
+                "correct the URL"
+            )
         if code in _EXPIRED:
             return TerminalError(
                 f"the session of {self._identity} has expired ({code}). Replace its token, or give "
                 "the machine a role, which renews itself"
             )
-        if code in _NO_KEYS or status == _UNAUTHORIZED:
+        if code in _BAD_CREDENTIALS or status == _UNAUTHORIZED:
             return TerminalError(
-                f"{self.place} refuses {self._identity} ({reason}). Correct its key and secret"
+                f"{self.place} refuses {self._identity} ({reason}). Correct the key and secret"
             )
         if code in _WRONG_REGION or "incorrectly configured region" in str(error):
             return TerminalError(
@@ -270,15 +291,19 @@ class Store:
             )
         if status == _DENIED:
             return TerminalError(
-                f"{self._identity} may not use {self.place} ({reason}). Allow {right} on it"
+                f"{self._identity} may not use {self.place} ({reason}). Allow {permission} on it"
             )
         is_failing = status >= _SERVER_ERROR and status != _NOT_IMPLEMENTED
         if is_failing or status == _TOO_MANY or not status:
             return UnavailableError(
-                f"{self.place} does not answer, or fails ({reason}), with {self._identity}. Check "
-                "that the service runs and that this machine can connect to it"
+                f"{self.place} does not answer, or fails ({reason}). The request used "
+                f"{self._identity}. Check that the service runs and that this machine can connect "
+                "to it"
             )
-        return TerminalError(f"{self.place} refuses a request ({reason}), which needs {right}")
+        return TerminalError(
+            f"{self.place} refuses a request ({reason}). Check the URL, and that {self._identity} "
+            f"may use {permission}"
+        )
 
 
 def _listed_object(meta: Mapping[str, Any]) -> Object:
@@ -292,12 +317,12 @@ def _listed_object(meta: Mapping[str, Any]) -> Object:
 
 
 def _unquote(etag: str | None) -> str:
-    """An etag without quotes, which Azure has in a head, but not in a listing."""
+    """An etag without quotes. Azure quotes it in the answer to a head, but not in a listing."""
     return (etag or "").strip('"')
 
 
 def _error_code(error: Exception) -> str:
-    """The service's own code of the error. "" if it has no code."""
+    """The service's own code of an error. Returns "" if the error does not have one."""
     match = re.search(r"<Code>(\w+)</Code>", str(error))
     return match[1] if match else ""
 

@@ -1,12 +1,12 @@
 """adopt: take over the batches of a lost ledger, from the markers and files of a sink alone.
 
 How it works:
-1. read the markers, prove that they are consistent, and find their source files again;
-2. move the ledger's sequences past every number in markers and file names;
-3. read the ids of each batch within its horizon, outside any transaction;
+1. read the markers, prove that they are consistent, and compare them with the target's notes;
+2. move the ledger's sequences past every number in markers, notes and file names;
+3. outside any transaction, find the source files again, and read the ids within the horizon;
 4. write pipeline, source partitions, batches, claims and catalog in one transaction.
 
-Batches that the lost ledger had not finalized stay unclaimed: the next plan claims their records.
+Records of batches that the lost ledger had not finalized stay unclaimed: the next plan claims them.
 """
 
 import json
@@ -52,7 +52,7 @@ from semel.sinks import note_comparison
 
 @dataclass(frozen=True, kw_only=True)
 class AdoptResult:
-    """The result of adopt. `found`: the ledger had all these batches, and nothing was changed."""
+    """The result of adopt. `found`: the ledger had all these batches already; nothing changed."""
 
     pipeline: str
     found: bool
@@ -60,6 +60,7 @@ class AdoptResult:
     replays: int = 0
     source_partitions: int = 0
     files_found: int = 0
+    """Source partitions that the source still has."""
     ids: int = 0
     id_runs: int = 0
     batches_expired: int = 0
@@ -67,17 +68,18 @@ class AdoptResult:
     commits_lost: tuple[tuple[int, int], ...] = ()
     """Ranges of commits, first and last, that have no marker."""
     strays: tuple[str, ...] = ()
-    """Files of batches that are not in any marker."""
+    """Output files and files of the archive that no marker lists."""
     staging: tuple[str, ...] = ()
     """Abandoned attempt folders, relative to the archive's `staging/`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveredIds:
-    """The ids of all batches, to write to the catalog.
+    """The ids of the batches within their horizon, as runs for the catalog.
 
-    `lost_batches`: batches whose ids neither files nor source have, and `why`. In scope `bucket`,
-    `forgotten_buckets` are the buckets of these batches and of expired ones.
+    - `expired`: the number of batches past their horizon, whose ids adopt does not read
+    - `lost_batches`: batches whose ids neither files nor source have, and `why`
+    - `forgotten_buckets`: in scope `bucket`, the buckets of expired and lost batches
     """
 
     runs: list[runs.OldRun]
@@ -92,7 +94,7 @@ class RecoveredIds:
         return sum(run.ids for run in self.runs)
 
     def write(self, connection: sa.Connection, pipeline_id: int, horizon: timedelta) -> None:
-        """Write the ids. The caller holds the pipeline's lock, or has inserted the pipeline."""
+        """Write the ids. The caller MUST hold the pipeline's lock, or have inserted its row."""
         if self.runs:
             segment_id = ensure_segment(connection, pipeline_id, int(horizon.total_seconds()))
             for run in self.runs:
@@ -109,17 +111,19 @@ def adopt(
 ) -> AdoptResult:
     """Take over the batches in a pipeline's sink. The same call again changes nothing.
 
-    `others`: pipelines that may follow later; their numbers stay free. `forget_ids`: continue if
-    neither files nor source have a batch's ids; then repeats of its records count as new, or in
-    scope `bucket` as late. Raises TerminalError if markers and files are inconsistent, or if the
-    ledger has other batches.
+    `others`: pipelines to adopt later, whose numbers semel does not give to new batches.
+    `forget_ids`: continue if neither files nor source have a batch's ids. Then repeats of its
+    records count as new; in scope `bucket`, all records of its buckets count as late.
+
+    Raises TerminalError if markers, files and target are inconsistent, or if the ledger has other
+    batches. Raises StateError if the sink is empty, RetryableError if the same call may succeed.
     """
     try:
         return _adopt(ledger, spec, others, forget_ids=forget_ids, log=log)
     except OSError as error:
         raise RetryableError(
-            f"adopt of {spec.name}: {error}. The ledger does not have the pipeline yet. Fix this "
-            "fault, then run this again"
+            f"{spec.name}: adopt failed ({error}). Nothing was adopted. Fix this fault, then run "
+            "this again"
         ) from error
 
 
@@ -133,24 +137,25 @@ def _adopt(
     notes = target.notes()
     if notes:
         notes.check()
-    noted = [note.batch_id for note in notes.batch_notes] if notes else []
+    note_numbers = [note.batch_id for note in notes.batch_notes] if notes else []
     earlier = _earlier_result(ledger, spec, target.address, archive, markers)
     if earlier is not None:
         return earlier
-    if leftovers == Traces() and not noted:
+    if leftovers == Traces() and not note_numbers:
         raise StateError(
-            f"{target.address} and {archive} have no files of semel, so there is nothing to adopt. "
-            f"Run {spec.name}",
+            f"{target.address} and {archive} have neither files nor notes of semel, so there is "
+            f"nothing to adopt. Run {spec.name}",
             next=f"semel run {spec.name}",
         )
-    _check(spec, archive, markers)
+    _check_markers(spec, archive, markers)
     batches = histories(markers)
-    of_ledger = compare_target(spec, target, archive, markers, notes)
-    batch_max = _batch_max(leftovers.batch_max, markers, noted)
-    now = _pass_numbers(ledger, spec, batches, batch_max, [_numbers_of(o, log) for o in others])
+    created_at = compare_target(spec, target, archive, markers, notes)
+    batch_max = _batch_max(leftovers.batch_max, markers, note_numbers)
+    other_numbers = [_numbers_of(other, log) for other in others]
+    now = _pass_numbers(ledger, spec, batches, batch_max, other_numbers)
     outputs = [marker for batch in batches for marker in batch.outputs]
     partitions = partitions_of(open_source(spec), outputs)
-    lost = note.missing_ranges([marker.commit_seq for marker in markers])
+    lost_commits = note.missing_ranges([marker.commit_seq for marker in markers])
     with tempfile.TemporaryDirectory(prefix="adopt-", dir=settings.cache_dir()) as spills:
         # An at-least-once pipeline has no ids.
         identified = batches if _exact_from(spec, markers) else []
@@ -160,23 +165,25 @@ def _adopt(
             raise TerminalError(
                 f"{spec.name}: semel cannot recover the ids of "
                 f"{_batches_text(catalog.lost_batches)} ({catalog.why}). Nothing was adopted. "
-                "Restore the missing files. Or continue without the ids by `semel adopt "
-                f"{spec.name} --forget-ids`: then repeats of their records count as new (in scope "
-                "bucket, all records of their buckets as late)",
+                "Restore the output, the ids files or the source. Or continue without these ids: "
+                f"`semel adopt {spec.name} --forget-ids`. Then repeats of their records count as "
+                "new (in scope bucket, all records of their buckets count as late)",
                 next=AGAIN,
             )
-        if lost:
-            note.write_note(archive, lost)
-        _write(ledger, spec, target.address, archive, batches, partitions, catalog, of_ledger)
+        if lost_commits:
+            note.write_note(archive, lost_commits)
+        _write_ledger(
+            ledger, spec, target.address, archive, batches, partitions, catalog, created_at
+        )
     listed = {marker.target_of(file) for marker in outputs for file in marker.files}
     present = {str(sink / path) for path in leftovers.output}
     present |= {str(archive / path) for path in leftovers.batch_files}
     # Keeps D11.
     listed |= {str(path) for marker in markers for path in marker.added_ids_paths.values()}
-    numbers = {marker.batch_id for marker in markers}
-    present |= {str(archive / path) for path, of in leftovers.replaced.items() if of not in numbers}
+    roots = {marker.batch_id for marker in markers}
+    present |= {str(archive / path) for path, n in leftovers.replaced.items() if n not in roots}
     attempts = ((m.writer_id, m.replay.fence if m.replay else m.fence) for m in outputs)
-    won = {f"b{number:08d}/f{fence:04d}" for number, fence in attempts}
+    committed_attempts = {f"b{number:08d}/f{fence:04d}" for number, fence in attempts}
     return AdoptResult(
         pipeline=spec.name,
         found=False,
@@ -188,9 +195,9 @@ def _adopt(
         id_runs=len(catalog.runs),
         batches_expired=catalog.expired,
         batches_forgotten=tuple(marker.batch_id for marker in catalog.lost_batches),
-        commits_lost=tuple((first, last) for first, last in lost),
+        commits_lost=tuple((first, last) for first, last in lost_commits),
         strays=tuple(sorted(present - listed)),
-        staging=tuple(sorted(leftovers.staging.keys() - won)),
+        staging=tuple(sorted(leftovers.staging.keys() - committed_attempts)),
     )
 
 
@@ -203,7 +210,7 @@ def _read_markers(sink: Path | None, archive: Path) -> list[Marker]:
         return markers_in(sink, archive)
     except CorruptionError as error:
         raise CorruptionError(
-            f"{error}. Or move that marker out of the archive: then the pipeline's next run reads "
+            f"{error}. Or move that marker out of the archive. Then the pipeline's next run reads "
             f"the records of its batch again. {READ_AGAIN}",
             next=AGAIN,
         ) from error
@@ -225,18 +232,19 @@ def _earlier_result(
             if owner is None:
                 return None
             raise TerminalError(
-                f"{address}: in this ledger, this sink belongs to pipeline {owner.name!r}. "
-                f"{spec.name!r} cannot adopt its batches",
+                f"{address}: in this ledger, this sink or its archive belongs to pipeline "
+                f"{owner.name!r}, so {spec.name!r} cannot adopt its batches. Nothing was adopted. "
+                "Give the pipeline that name, or declare another sink",
                 next=NO_STEP,
             )
         unknown = ownership.unknown_markers(connection, pipeline.pipeline_id, spec.name, markers)
     if not unknown:
         return AdoptResult(pipeline=spec.name, found=True, batches=len(markers))
     raise TerminalError(
-        f"{archive}: this archive has markers of {_batches_text(unknown)}, which {spec.name} does "
-        "not have in this ledger. The ledger was restored from an older backup, or these batches "
-        "ran with another ledger. Nothing was adopted. Point SEMEL_LEDGER_DSN to an empty "
-        "database, migrate it, and adopt each pipeline there",
+        f"{archive}: this archive has markers of {_batches_text(unknown)} that this ledger does "
+        "not have. The ledger was restored from an older backup, or these batches ran with "
+        "another ledger. Nothing was adopted. Point SEMEL_LEDGER_DSN to an empty database, "
+        "migrate it, and adopt each pipeline there",
         next="semel migrate",
     )
 
@@ -246,13 +254,15 @@ def _batches_text(markers: Iterable[Marker]) -> str:
 
 
 # Keeps D2.
-def _check(spec: Spec, archive: Path, markers: list[Marker]) -> None:
-    """Prove that all markers are of this pipeline and consistent. Raises TerminalError if not."""
+def _check_markers(spec: Spec, archive: Path, markers: list[Marker]) -> None:
+    """Raises TerminalError if a marker belongs to another pipeline, or if the declared identity has
+    changed. Raises CorruptionError if two markers contradict each other.
+    """
     if foreign := [marker for marker in markers if marker.pipeline != spec.name]:
         raise TerminalError(
-            f"{archive}: this archive has {_batches_text(foreign)} of pipeline "
-            f"{foreign[0].pipeline!r}, which {spec.name!r} cannot adopt. Give the pipeline its old "
-            "name",
+            f"{archive}: this archive has markers of pipeline {foreign[0].pipeline!r} "
+            f"({_batches_text(foreign)}), and {spec.name!r} cannot adopt them. Nothing was "
+            "adopted. Give the pipeline its old name",
             next=f"semel adopt {foreign[0].pipeline}",
         )
     for earlier, later in pairwise(markers):
@@ -284,7 +294,10 @@ def _check(spec: Spec, archive: Path, markers: list[Marker]) -> None:
 
 
 def _numbers_of(other: Spec, log: Log) -> tuple[int, int]:
-    """The highest batch and source partition numbers in another pipeline's sink."""
+    """The highest numbers of batches and of source partitions in another pipeline's sink.
+
+    If its markers are damaged, logs this and returns 0 for source partitions.
+    """
     sink, archive = other.sink_path(), layout.archive_folder(other)
     batch_max = traces.find_traces(sink, archive, [other]).batch_max
     try:
@@ -295,9 +308,12 @@ def _numbers_of(other: Spec, log: Log) -> tuple[int, int]:
         return batch_max, 0
 
 
-def _batch_max(in_names: int, markers: list[Marker], noted: Iterable[int] = ()) -> int:
-    """The highest batch number. File names do not show the number of a replay into a table."""
-    return max([in_names, *noted, *(marker.writer_id for marker in markers)])
+def _batch_max(in_names: int, markers: list[Marker], in_notes: Iterable[int] = ()) -> int:
+    """The highest batch number in file names, notes and markers.
+
+    File names alone do not suffice: they lack the number of a replay into a table.
+    """
+    return max([in_names, *in_notes, *(marker.writer_id for marker in markers)])
 
 
 def _partition_max(markers: list[Marker]) -> int:
@@ -311,9 +327,11 @@ def _pass_numbers(
     batch_max: int,
     others: list[tuple[int, int]],
 ) -> datetime:
-    """Move the sequences past all numbers. Returns the ledger's time.
+    """Move the sequences past all numbers of the pipeline and of `others`.
 
-    Raises TerminalError if this ledger already gave some of the numbers to other pipelines.
+    Returns the ledger's time.
+
+    Raises TerminalError if this ledger already gave some of the batches' numbers to others.
     """
     numbers = [(batch_max, _partition_max([batch.newest for batch in batches])), *others]
     with ledger.transaction() as connection:
@@ -333,10 +351,10 @@ def _pass_numbers(
                 f"{r['what']} {r['number']} to {r['name']!r}" for r in conflicts[:5]
             )
             raise TerminalError(
-                f"{spec.name}: this ledger has given {len(conflicts)} of its numbers to pipelines "
-                f"that ran before adopt ({examples}). Two pipelines cannot share a number. Nothing "
-                f"was adopted. Point SEMEL_LEDGER_DSN to an empty database, migrate it, and adopt "
-                f"{spec.name} there",
+                f"{spec.name}: this ledger gave {len(conflicts)} of the pipeline's numbers to "
+                f"pipelines that ran before adopt ({examples}). Two pipelines cannot share a "
+                "number. Nothing was adopted. Point SEMEL_LEDGER_DSN to an empty database, migrate "
+                f"it, and adopt {spec.name} there",
                 next="semel migrate",
             )
         rows(
@@ -360,7 +378,7 @@ def recover_ids(
     folder: Path,
     keep: Callable[[Marker, list[ShardIds]], None] = lambda marker, ids: None,
 ) -> RecoveredIds:
-    """Read the ids of each batch within its horizon, and call `keep` with them."""
+    """Read the ids of the batches within their horizon. Calls `keep` with each batch's ids."""
     horizon = int(spec.dedup.horizon.total_seconds())
     by_number = {part.partition.source_partition_id: part for part in partitions}
     old_runs = runs.OldRuns(folder, horizon)
@@ -385,10 +403,10 @@ def recover_ids(
         last = last_time(marker.batch_time, end, marker.bucket_seconds)
         old_runs.add(marker.commit_seq, last + marker.spec.dedup.horizon, ids)
     # Keeps D8.
-    lacking = [marker.buckets for marker in (*expired, *(marker for marker, _ in lost))]
+    forgotten = [marker.buckets for marker in (*expired, *(marker for marker, _ in lost))]
     return RecoveredIds(
         runs=old_runs.finish(),
-        forgotten_buckets=union(lacking) or Buckets(),
+        forgotten_buckets=union(forgotten) or Buckets(),
         expired=len(expired),
         lost_batches=tuple(marker for marker, _ in lost),
         why="; ".join(why for _, why in lost[:3]),
@@ -396,21 +414,24 @@ def recover_ids(
 
 
 def _exact_from(spec: Spec, markers: list[Marker]) -> int | None:
-    """The first commit that was exactly once, which all later markers contain."""
+    """The first exactly-once commit of the pipeline, which the marker of each later commit repeats.
+
+    Returns None if the pipeline is at least once.
+    """
     if not markers:
         return spec.exact_from
     return max(marker.exact_from or 0 for marker in markers) or None
 
 
 def expires_at(marker: Marker) -> datetime:
-    """When the ids of a batch expire, according to its marker."""
+    """The time at which the ids of a batch expire, according to its marker."""
     end = marker.buckets and marker.buckets.end
     last = last_time(marker.batch_time, end, marker.bucket_seconds)
     return last + marker.spec.dedup.horizon
 
 
 # Keeps D4.
-def _write(
+def _write_ledger(
     ledger: Ledger,
     spec: Spec,
     address: str,
@@ -418,8 +439,13 @@ def _write(
     batches: list[History],
     partitions: list[Adoptee],
     catalog: RecoveredIds,
-    of_ledger: str | None,
+    created_at: str | None,
 ) -> None:
+    """Write the pipeline and all that belongs to it, in one transaction.
+
+    `created_at`: the pipeline's creation in the lost ledger, by which its notes are its own. None
+    if unknown. Raises RetryableError if another process has registered the pipeline meanwhile.
+    """
     last = batches[-1].first if batches else None
     newest = max((batch.newest for batch in batches), key=lambda m: m.committed_at, default=None)
     with ledger.transaction() as connection:
@@ -438,7 +464,7 @@ def _write(
             forgotten=catalog.forgotten_buckets.to_ledger(),
             sink_schema=json.dumps(newest.sink_columns) if newest else None,
             exact_from=_exact_from(spec, [batch.newest for batch in batches]),
-            created_at=of_ledger,
+            created_at=created_at,
             # Keeps W3.
             covered=TimeSet.of(
                 r for batch in batches for r in batch.first.covers.ranges
@@ -447,8 +473,8 @@ def _write(
         )
         if inserted is None:
             raise RetryableError(
-                f"pipeline {spec.name}: another process registered it meanwhile. Nothing was "
-                "adopted. Run this again to compare it with the markers"
+                f"{spec.name}: another process registered this pipeline or its sink meanwhile. "
+                "This call changed nothing. Run this again to compare the ledger with the markers"
             )
         pipeline_id = inserted["pipeline_id"]
         write_partitions(connection, pipeline_id, partitions)
@@ -462,7 +488,10 @@ def _write(
 
 # Keeps W3.
 def _complete_to(spec: Spec, batches: list[History]) -> datetime | None:
-    """The end of the complete windows, according to the markers of all batches."""
+    """The end of the complete windows, according to the markers of all batches.
+
+    Returns None if the pipeline does not have one event time for its whole source.
+    """
     if not event_time.is_one_stream(spec):
         return None
     ends = (m.complete_to for batch in batches for m in (batch.first, batch.newest))
@@ -473,7 +502,7 @@ def describe(answer: AdoptResult) -> str:
     """Describe the adopted batches, the losses, and leftover files."""
     name, batches = answer.pipeline, count(answer.batches, "batch", "batches")
     if answer.found:
-        return f"nothing to do: this ledger has {name} with the {batches} that have a marker"
+        return f"nothing to do: this ledger already has {name} and the {batches} in its archive"
     parts = count(answer.source_partitions, "source partition")
     if answer.replays:
         batches += f" ({count(answer.replays, 'replay')} of them)"
@@ -483,23 +512,25 @@ def describe(answer: AdoptResult) -> str:
     ]
     if answer.batches_expired:
         expired = count(answer.batches_expired, "batch", "batches")
-        lines.append(f"the horizon of {expired} is over: their ids were not needed")
+        lines.append(f"skipped the ids of {expired} past the horizon")
     if answer.batches_forgotten:
-        numbers = ", ".join(map(str, answer.batches_forgotten))
+        forgotten = note_comparison.batches_text(answer.batches_forgotten)
         lines.append(
-            f"FORGOTTEN: the ids of batch {numbers}: repeats of their records count as new, or in "
-            "scope bucket as late"
+            f"FORGOTTEN: the ids of {forgotten}. Repeats of their records count as new (in scope "
+            "bucket, all records of their buckets count as late)"
         )
     for first, last in answer.commits_lost:
-        lines.append(f"commits {first} to {last} have no marker: the next run reads them again")
+        lines.append(
+            f"commits {first} to {last} have no marker: the next run reads their records again"
+        )
     if answer.strays:
         lines.append(
-            f"left over: {count(len(answer.strays), 'file')} of batches without a marker "
-            f"({named(answer.strays)}): move them away; runs write their records again"
+            f"left over: {count(len(answer.strays), 'file')} that no marker lists "
+            f"({named(answer.strays)}). Move them away, because runs write their records again"
         )
     if answer.staging:
         lines.append(
             f"left over: {count(len(answer.staging), 'staging folder')} "
-            f"({named(answer.staging)}): remove them when no old process runs"
+            f"({named(answer.staging)}). Remove them when no old process runs"
         )
     return "\n".join([*lines, f"next: semel run {name}"])

@@ -27,9 +27,9 @@ class BigQuerySinkSpec(ServiceSinkSpec):
     table: str = Field(pattern=r"^[A-Za-z0-9_]+\.[A-Za-z0-9_-]+$")
     """The table, as dataset.table. One table, one pipeline."""
     archive: Text | None = None
-    """The folder of markers and all else that is kept; null: `_semel/<pipeline>/` with the data."""
+    """The folder of markers and more; null: `_semel/<pipeline>/` below the first data root."""
     position_columns: bool = Field(default=False, strict=True)
-    """Add each record's source file and byte position to the output, as _semel columns."""
+    """Add the record's source partition and position as columns _semel_source and _semel_offset."""
 
     place: ClassVar[tuple[str, ...]] = ("connection", "project", "location", "table")
     way: ClassVar[tuple[str, ...]] = ("connection",)

@@ -35,9 +35,9 @@ class DeltaSinkSpec(ServiceSinkSpec):
     """The Airflow connection to a store (aws, google_cloud_platform or wasb); on the command line
     the variable AIRFLOW_CONN_<CONNECTION>. null: the machine's role."""
     archive: Text | None = None
-    """The folder of markers and all else that is kept; null: `_semel/<pipeline>/` with the data."""
+    """The folder of markers and more; null: `_semel/<pipeline>/` below the first data root."""
     position_columns: bool = Field(default=False, strict=True)
-    """Add each record's source file and byte position to the output, as _semel columns."""
+    """Add the record's source partition and position as columns _semel_source and _semel_offset."""
 
     place: ClassVar[tuple[str, ...]] = ("connection", "table")
     way: ClassVar[tuple[str, ...]] = ("connection",)

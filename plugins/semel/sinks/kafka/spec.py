@@ -44,9 +44,9 @@ class KafkaSinkSpec(ServiceSinkSpec):
     transaction_bytes: Size = KAFKA_TRANSACTION_BYTES
     """Bytes of messages in one transaction. A larger batch becomes visible in several parts."""
     archive: Text | None = None
-    """The folder of markers and all else that is kept; null: `_semel/<pipeline>/` with the data."""
+    """The folder of markers and more; null: `_semel/<pipeline>/` below the first data root."""
     position_columns: bool = Field(default=False, strict=True)
-    """Add each record's source file and byte position to the output, as _semel columns."""
+    """Add the record's source partition and position as columns _semel_source and _semel_offset."""
 
     place: ClassVar[tuple[str, ...]] = (
         "connection", "bootstrap_servers", "topic", "transaction_bytes"

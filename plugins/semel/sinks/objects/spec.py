@@ -32,7 +32,7 @@ class ObjectsSinkSpec(FileSinkSpec):
     AIRFLOW_CONN_<CONNECTION>. null: the machine's role."""
     archive: Text | None = None
     """The folder of markers, staged files and all else that is kept, on the shared file system;
-    null: `_semel/<pipeline>/` with the data."""
+    null: `_semel/<pipeline>/` below the first data root."""
 
     place: ClassVar[tuple[str, ...]] = ("connection", "url")
     way: ClassVar[tuple[str, ...]] = ("connection",)

@@ -1,4 +1,4 @@
-"""The declaration of a table of PostgreSQL as a sink."""
+"""The declaration of a PostgreSQL table as a sink."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -24,14 +24,14 @@ BATCHES = "semel_batch"
 """The table of batch notes, in the target's schema."""
 
 COMPLETE = "semel_complete"
-"""The table of each target's complete ranges of time, in the same schema."""
+"""The table of complete time ranges, for all targets in its schema."""
 
 PARTS, WINDOWS = "{}_parts", "{}_windows"
-"""The tables of partial rows and of their windows. `{}` is the name of the view over them."""
+"""The tables of partial rows and of their windows. `{}`: the name of the view over both."""
 
 
 def names_of(table: str) -> tuple[str, str]:
-    """Schema and table of a declared name, unquoted. Raises TerminalError if it is malformed."""
+    """The schema and table of `sink.table`, unquoted. Raises TerminalError if it is malformed."""
     match = _TABLE.fullmatch(table)
     if not match:
         raise TerminalError(
@@ -46,7 +46,7 @@ def names_of(table: str) -> tuple[str, str]:
 
 
 class PostgresSinkSpec(ServiceSinkSpec):
-    """A PostgreSQL table: the rows of a batch land there in one transaction."""
+    """A PostgreSQL table. Finalize writes all rows of a batch in one transaction."""
 
     type: Literal["postgres"]
     """The kind of sink."""
@@ -61,9 +61,9 @@ class PostgresSinkSpec(ServiceSinkSpec):
     create: bool = Field(default=False, strict=True)
     """Create the table, and the key's unique index, if they are missing."""
     archive: Text | None = None
-    """The folder of the archive (markers and more); null: `_semel/<pipeline>/` with the data."""
+    """The folder of markers and more; null: `_semel/<pipeline>/` below the first data root."""
     position_columns: bool = Field(default=False, strict=True)
-    """Add each record's source file and byte position to the output, as _semel columns."""
+    """Add the record's source partition and position as columns _semel_source and _semel_offset."""
 
     place: ClassVar[tuple[str, ...]] = ("connection", "table")
     way: ClassVar[tuple[str, ...]] = ("connection",)
@@ -71,11 +71,11 @@ class PostgresSinkSpec(ServiceSinkSpec):
 
     @property
     def replaces_rows(self) -> bool:
-        """Whether a row may replace another by its key."""
+        """True if a row replaces the row with the same key."""
         return self.mode == "upsert"
 
     def describe(self) -> str:
-        """The table, its connection and the mode."""
+        """The table, its connection, the mode and the key."""
         by = f" by {', '.join(f'`{name}`' for name in self.key)}" if self.key else ""
         return f"table `{self.table}` of connection `{self.connection}`, {self.mode}{by}"
 
@@ -87,27 +87,27 @@ class PostgresSinkSpec(ServiceSinkSpec):
 
     def whereabouts(self) -> Location:
         """The table."""
-        with suppress(TerminalError):  # The driver reports a malformed name.
-            return self._at(*names_of(self.table))
+        with suppress(TerminalError):  # The sink reports a malformed name.
+            return self._location(*names_of(self.table))
         return Location(kind=TABLE, name=self.table, servers=self._servers())
 
     def derived_places(self, *, counts: bool) -> tuple[Location, ...]:
-        """The tables of notes and of complete ranges, and those that a view of windows reads."""
+        """The tables of notes and of complete ranges; with `counts`, also those below the view."""
         with suppress(TerminalError):
             schema, table = names_of(self.table)
             parts = [PARTS.format(table), WINDOWS.format(table)] if counts else []
-            return tuple(self._at(schema, name) for name in (BATCHES, COMPLETE, *parts))
+            return tuple(self._location(schema, name) for name in (BATCHES, COMPLETE, *parts))
         return ()
 
-    def _at(self, schema: str, table: str) -> Location:
-        """A table of the same server."""
+    def _location(self, schema: str, table: str) -> Location:
+        """The location of a table in the connection's database."""
         name = ".".join(f'"{part}"' if "." in part else part for part in (schema, table))
         return Location(kind=TABLE, name=name, servers=self._servers())
 
     def _servers(self) -> frozenset[str]:
-        """The names of the server that this process knows."""
+        """The names of the database: the connection's, and its address if this process knows it."""
         servers = {f"connection {self.connection}"}
-        with suppress(TerminalError):  # Another process may know the connection.
+        with suppress(TerminalError):  # The sink reports an unusable connection.
             if text := settings.connection(self.connection):
                 with translate_settings_errors(self.connection, "PostgreSQL"):
                     parts = parse_connection(text)
@@ -120,17 +120,17 @@ class PostgresSinkSpec(ServiceSinkSpec):
         return ((("key", at), name) for at, name in enumerate(self.key))
 
     def aggregate_problems(self, names: Collection[str]) -> Iterator[tuple[Key, str]]:
-        """Adds the rules of the view that semel creates next to the table."""
+        """Also yields the problems with the view that semel creates over the tables."""
         yield from super().aggregate_problems(names)
         if self.replaces_rows:
             yield (("mode",), "upsert does not work with aggregate: the view adds rows up")
         if not self.create:
-            yield (("create",), "is false, and semel must create the view that adds rows up")
+            yield (("create",), "is false, but semel must create the view that adds rows up")
 
     @model_validator(mode="after")
-    def _check(self) -> "PostgresSinkSpec":
+    def _check_key(self) -> "PostgresSinkSpec":
         if self.mode == "upsert" and not self.key:
-            why = "is missing: mode: upsert replaces the row with the same key"
+            why = "is missing, but mode: upsert replaces the row with the same key"
             raise Problems([Problem(("key",), why)])
         if self.mode == "append" and self.key:
             raise Problems([Problem(("key",), "does not apply to mode: append")])

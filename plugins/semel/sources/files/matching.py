@@ -1,4 +1,7 @@
-"""The effects of the decisions: partitions to close, retire, rename and begin. Changes nothing."""
+"""Convert the decisions about files to offers, refusals, and partitions to close, retire or rename.
+
+Writes nothing: plan applies the result.
+"""
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -19,19 +22,19 @@ def match(
 ) -> MatchResult:
     """As `Source.match`."""
     recognised = gather(context, listing, knowledge, window)
-    doubtful = {refusal.name for refusal in knowledge.refused}
-    offers, refused = judge_files(context, recognised, window, doubtful)
-    going_on = {offer.partition.source_partition_id for offer in offers if offer.partition}
-    lost, retired = _closed_and_retired(recognised, going_on)
+    refused_names = {refusal.name for refusal in knowledge.refused}
+    offers, refusals = judge_files(context, recognised, window, refused_names)
+    continued_ids = {offer.partition.source_partition_id for offer in offers if offer.partition}
+    lost_ranges, retired_ids = _find_lost_and_retired(recognised, continued_ids)
     facts = recognised.facts
     return MatchResult(
         offers=list(offers),
-        refusals=[*refused, *_repeated_refusals(context, knowledge, listing, recognised)],
-        lost_ranges=lost,
-        retired_ids=retired,
-        renamed_partitions=list(_renamed(recognised, going_on)),
+        refusals=[*refusals, *_repeated_refusals(context, knowledge, listing, recognised)],
+        lost_ranges=lost_ranges,
+        retired_ids=retired_ids,
+        renamed_partitions=list(_renamed_partitions(recognised, continued_ids)),
         new_partition_offers=[
-            offer_of(f.opened_file, None) for f in facts.values() if _starts_again(f)
+            offer_of(f.opened_file, None) for f in facts.values() if _starts_partition(f)
         ],
         resumed_names=tuple(
             (path, f.content_partition.path)
@@ -41,41 +44,48 @@ def match(
     )
 
 
-def _closed_and_retired(
-    recognised: RecognisedFiles, going_on: Collection[int]
+def _find_lost_and_retired(
+    recognised: RecognisedFiles, continued_ids: Collection[int]
 ) -> tuple[list[LostRange], list[int]]:
-    """The partitions to close; and those to retire, because a new one contains them entirely."""
+    """The partitions to close, and the ids of those to retire.
+
+    A partition is retired if a new one contains it entirely, so that none of it is lost.
+    """
     facts = recognised.facts.values()
-    cut = [f.inode_partition for f in facts if f.was_cut]
-    closed = [LostRange(partition=partition, seen=partition.seen) for partition in cut]
-    for item in recognised.unlisted:
-        if item.place in (PartitionPlace.MISSING, PartitionPlace.ELSEWHERE):
-            partition = item.partition
-            # Only a plan that unpacks a gzip file knows its length.
-            unread = item.size is None or is_gzip(item.path)
-            end = max(partition.reached, partition.seen if unread else item.size)
-            closed.append(LostRange(partition=partition, seen=end, content_holder=item.path))
+    cut_partitions = [f.inode_partition for f in facts if f.was_cut]
+    lost_ranges = [LostRange(partition=cut, seen=cut.seen) for cut in cut_partitions]
+    for unlisted in recognised.unlisted:
+        if unlisted.place in (PartitionPlace.MISSING, PartitionPlace.ELSEWHERE):
+            partition = unlisted.partition
+            # Positions in a gzip file count its unpacked bytes, and this plan did not unpack it.
+            is_length_unknown = unlisted.size is None or is_gzip(unlisted.path)
+            end = max(partition.reached, partition.seen if is_length_unknown else unlisted.size)
+            lost_ranges.append(
+                LostRange(partition=partition, seen=end, content_holder=unlisted.path)
+            )
     new = [f for f in facts if f.decision is FileDecision.NEW and f.content_match is Match.WEAK]
-    retired = dict.fromkeys(k.source_partition_id for f in new for k in f.superseded)
-    retired = [partition for partition in retired if partition not in going_on]
-    continued = {*going_on, *retired}
-    lost = [item for item in closed if item.partition.source_partition_id not in continued]
-    return lost, retired
+    contained_ids = dict.fromkeys(k.source_partition_id for f in new for k in f.superseded)
+    retired_ids = [number for number in contained_ids if number not in continued_ids]
+    accounted_ids = {*continued_ids, *retired_ids}
+    lost = [k for k in lost_ranges if k.partition.source_partition_id not in accounted_ids]
+    return lost, retired_ids
 
 
-def _renamed(recognised: RecognisedFiles, going_on: Collection[int]) -> Iterator[Partition]:
-    """Partitions under new names, whose files are refused for another reason."""
+def _renamed_partitions(
+    recognised: RecognisedFiles, continued_ids: Collection[int]
+) -> Iterator[Partition]:
+    """Partitions without an offer whose files have new names: each file is refused, or waits."""
     for facts in recognised.facts.values():
         partition, path = facts.inode_partition, facts.path
-        if partition is None or partition.source_partition_id in going_on or facts.was_cut:
+        if partition is None or partition.source_partition_id in continued_ids or facts.was_cut:
             continue
-        # While the decision is UNSURE, the path is not free yet.
+        # UNSURE: another partition may still have the path.
         if facts.decision is not FileDecision.UNSURE and path != partition.path:
             yield replace(partition, name=path)
 
 
-def _starts_again(facts: FileFacts) -> bool:
-    """Whether a file was truncated, so that its inode begins a new partition."""
+def _starts_partition(facts: FileFacts) -> bool:
+    """True if a file was truncated, and semel reads it from its start as a new partition."""
     new = facts.inode_match is InodeMatch.CUT and facts.decision is FileDecision.NEW
     return new and facts.opened_file.content is not None
 
@@ -83,16 +93,19 @@ def _starts_again(facts: FileFacts) -> bool:
 def _repeated_refusals(
     context: Context, knowledge: Knowledge, listing: FileListing, recognised: RecognisedFiles
 ) -> list[Refusal]:
-    """Earlier refusals of files in other intervals that this plan did not open."""
-    handled = {*recognised.facts, *recognised.hard_links, *(r.name for r in listing.refusals)}
-    stored = {r.name: r for r in knowledge.refused}
+    """The last plan's refusals of files that this plan did not open, such as those outside of its
+    window.
+    """
+    listing_names = {refusal.name for refusal in listing.refusals}
+    decided_names = {*recognised.facts, *recognised.hard_links, *listing_names}
+    last_refusals = {r.name: r for r in knowledge.refused}
     copies = knowledge.copies
     refusals = []
     for file in knowledge.unsettled:
-        if file.path in handled:
+        if file.path in decided_names:
             continue
-        if file.path in stored:
-            refusals.append(replace(stored[file.path], when=file.when))
+        if file.path in last_refusals:
+            refusals.append(replace(last_refusals[file.path], when=file.when))
         elif (file.inode, file.size) in copies:  # It was renamed.
             refusals.append(still_a_copy(context, file, copies[file.inode, file.size]))
     return refusals

@@ -1,4 +1,4 @@
-"""Checks for `semel check`, in the driver and in tasks, that topics can be read."""
+"""For `semel check`: check that the driver and each executor can read the topics."""
 
 import time
 from collections.abc import Collection
@@ -22,31 +22,32 @@ _REMEDY = (
 
 
 def probe(context: Context, cluster: Cluster) -> tuple[str, ExecutorCheck]:
-    """As `Source.probe`. Executors read a message of each topic, too."""
+    """As `Source.probe`. The driver and each executor read a message of each topic."""
     listing = discover(cluster, context.declared)
     if listing.missing:
         raise SourceError(
-            f"{cluster} has no topic {', '.join(listing.missing)}, or its user may not describe it"
+            f"{cluster} has no topic {', '.join(listing.missing)}, or the connection's user may "
+            "not describe it. Create it, or correct source.topics"
         )
     names = tuple(sorted({item.topic for item in listing.items}))
-    declared = context.declared.registry
-    arguments = cluster.connection, cluster.servers, names, declared
+    registry = context.declared.registry
+    arguments = cluster.connection, cluster.servers, names, registry
     check_access(*arguments)
     topics = count(len(names), "topic")
     report = (
         f"{count(len(listing.items), 'partition')} of {topics} of {context.name} in {cluster}: "
         "semel can read each topic"
-    ) + (f"; {Registry.of(declared)} answers" if declared else "")
+    ) + (f"; {Registry.of(registry)} answers" if registry else "")
     return report, ExecutorCheck("topics", __name__, arguments, f"{topics} read", _REMEDY)
 
 
 def check_access(
     connection: str | None, servers: str | None, topics: Collection[str], declared: str | None
 ) -> None:
-    """Fetch a message from the first partition of each topic, and the schemas that they name.
+    """Fetch a message from partition 0 of each topic, and the schemas that these messages name.
 
-    Raises SourceError if a topic or schema does not exist. For other errors see `cluster.meaning`
-    and `Registry.find`.
+    `declared`: the registry. Raises SourceError if a topic or schema does not exist. For other
+    errors see `cluster.translate_error` and `Registry.find`.
     """
     cluster = Cluster(connection=connection, servers=servers)
     registry = Registry.of(declared)
@@ -62,19 +63,22 @@ def check_access(
                     "Correct source.registry"
                 )
         if not any(schema_ids.values()):
-            # Any answer is fine: the registry is reachable.
+            # No message names a schema. Any answer proves that the registry can be reached.
             registry.find(connected, 1)
 
 
 def _first_values(cluster: Cluster, topics: Collection[str]) -> dict[str, bytes | None]:
-    """A value from the first partition of each topic that has a message there."""
+    """The first value in partition 0 of each topic. Topics without a message there are left out."""
     kafka = kafka_package()
     codes = kafka.KafkaError
     # A consumer would wait silently for a topic that its user may not describe.
     with cluster.admin() as admin:
         _, missing = topic_ids(admin, topics)
     if missing:
-        raise SourceError(f"{cluster} has no topic {', '.join(map(repr, missing))}")
+        raise SourceError(
+            f"{cluster} has no topic {', '.join(map(repr, missing))}, or the connection's user may "
+            "not describe it"
+        )
     values: dict[str, bytes | None] = {}
     pending, deadline = set(topics), time.monotonic() + ANSWER_SECONDS
     with cluster.consumer(
@@ -91,10 +95,10 @@ def _first_values(cluster: Cluster, topics: Collection[str]) -> dict[str, bytes 
                 elif is_missing(error):
                     raise SourceError(f"{cluster} no longer has a topic {message.topic()!r}")
                 elif error.code() != codes.GROUP_AUTHORIZATION_FAILED:  # semel joins no group.
-                    named = prefix_error(f"reading topic {message.topic()!r}", error)
-                    raise kafka.KafkaException(named)
+                    prefixed = prefix_error(f"reading topic {message.topic()!r}", error)
+                    raise kafka.KafkaException(prefixed)
             if time.monotonic() > deadline:
-                named = ", ".join(map(repr, sorted(pending)))
-                late = codes(codes._TIMED_OUT, f"no message of the topics {named} arrived")
-                raise kafka.KafkaException(late)
+                topics_text = ", ".join(map(repr, sorted(pending)))
+                timeout = codes(codes._TIMED_OUT, f"no message of topics {topics_text} arrived")
+                raise kafka.KafkaException(timeout)
     return values

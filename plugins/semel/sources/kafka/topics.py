@@ -95,7 +95,7 @@ class ShownTopics(SourceListing):
 
 
 def discover(cluster: Cluster, source: KafkaSourceSpec) -> ShownTopics:
-    """As `Source.discover`. For its errors see `cluster.meaning`."""
+    """As `Source.discover`. For its errors see `cluster.translate_error`."""
     with cluster.admin() as admin:
         names = source.topics or _matching(admin, source.pattern)
         ids, missing = topic_ids(admin, names)
