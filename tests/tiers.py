@@ -81,7 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose by marker, unless `-m` did; a test that is given by its name runs whatever it has."""
     tier = config.getoption("tier")
-    if config.option.markexpr == NOT_LONG and not hasattr(config, "workerinput"):
+    if config.option.markexpr == NOT_LONG:  # pytest-xdist's workers read their own options.
         named = config.args and all("::" in argument for argument in config.args)
         if tier:
             config.option.markexpr = NEVER

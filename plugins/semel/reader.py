@@ -133,7 +133,7 @@ def windows(
     """
     import duckdb
 
-    from semel.clients.duck import drop_time_zones
+    from semel.clients.duck import connect, drop_time_zones
 
     output = _marked_output(sink_path, archive_path, connection)
     parts, spec = _dataset(output), output.markers[-1].spec
@@ -155,7 +155,7 @@ def windows(
     else:
         ends = spans.column(START).to_numpy(), spans.column(END).to_numpy()
         final = pa.array(state.completes(*ends))
-    with duckdb.connect() as connection:
+    with connect() as connection:
         connection.register("parts", drop_time_zones(rows))
         connection.register("windows", drop_time_zones(spans.append_column(FINAL, final)))
         query = merge_query(spec.aggregate, declared, parts="parts", windows="windows")

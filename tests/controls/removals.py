@@ -318,7 +318,7 @@ OF_SECONDS: dict[str, Removal] = {
         "sinks.objects.sink:ObjectsSink._remove_object",
         "(head.size, about.get(CHECKSUM)) != (file.bytes, file.checksum)",
     ),
-    "a long key is refused in time": gives("sinks.objects.sink:ObjectsSink.check_staged"),
+    "a long key is refused in time": gives("sinks.objects.spec:ObjectsSinkSpec.path_problems", ()),
     "the audit compares what it fetches": code(
         "sinks.objects.sink:ObjectsSink._download", "digest.hexdigest() != file.checksum"
     ),

@@ -271,6 +271,16 @@ def test_the_stack_s_workers_have_what_its_tasks_import() -> None:
     assert not complaints, told(complaints)
 
 
+def test_duckdb_is_opened_in_one_place() -> None:
+    """One that is opened elsewhere prints its progress into the answers of `--json`."""
+    opened = [
+        str(path.relative_to(tree.ROOT))
+        for path in tree.python_files("plugins")
+        if "duckdb.connect(" in path.read_text(encoding="utf-8")
+    ]
+    assert opened == ["plugins/semel/clients/duck.py"]
+
+
 def test_dags_hold_no_logic() -> None:
     """A file in dags/ names what it takes from the package, and nothing else."""
     logic = ast.FunctionDef | ast.ClassDef | ast.For | ast.If | ast.Try

@@ -4,6 +4,7 @@ import ast
 import textwrap
 
 import tree
+from tiers import guards_cases
 
 MODULES = {tree.module_of(path): path for path in tree.python_files("plugins/semel")}
 REMOVALS = tree.ROOT / "tests" / "controls" / "removals.py"
@@ -64,3 +65,15 @@ def test_each_removal_finds_what_it_removes() -> None:
                 complaints.append(f"{node.lineno}: {first.value} does not say {part.value!r}")
     assert checked > 100
     assert not complaints, "\n".join(complaints)
+
+
+def test_each_guard_names_tests_that_exist() -> None:
+    """A test that is renamed takes its rows in the tables "Guards" along."""
+    named = guards_cases()
+    missing = [name for name in named if not _is_test(*name.partition("[")[0].split("::"))]
+    assert named and not missing, missing
+
+
+def _is_test(path: str, name: str) -> bool:
+    file = tree.ROOT / path
+    return file.is_file() and any(name in _names(node) for node in ast.walk(tree.parsed(file)))

@@ -17,6 +17,15 @@ TYPES = {
 }  # fmt: skip
 
 
+def connect(config: dict[str, Any] | None = None) -> duckdb.DuckDBPyConnection:
+    """An in-memory DuckDB. It prints no progress bar, which DuckDB writes to standard output during
+    a slow query, also into a pipe: `--json` MUST print one object.
+    """
+    connection = duckdb.connect(config=config or {})
+    connection.execute("SET enable_progress_bar = false")
+    return connection
+
+
 class DuckEngine:
     """Runs the statements of sql/queries/<verb>.sql, `tables` first. `config`: DuckDB settings."""
 
@@ -24,7 +33,7 @@ class DuckEngine:
         self._verb = verb
         self._folder = tempfile.TemporaryDirectory(prefix=f"semel-{verb}-")
         config |= {"temp_directory": self._folder.name, "preserve_insertion_order": False}
-        self.connection = duckdb.connect(config=config)
+        self.connection = connect(config)
         self.run("tables")
 
     def __enter__(self) -> Self:

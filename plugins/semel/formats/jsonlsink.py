@@ -178,9 +178,9 @@ def as_json(name: str, values: pa.Array) -> pa.Array:
 
 def from_json(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Read texts of `as_json` back as `kind`."""
-    import duckdb  # For readers and the audit only; publishing does not need it.
+    from semel.clients.duck import connect  # For readers and the audit; publishing needs no DuckDB.
 
-    with duckdb.connect() as engine:
+    with connect() as engine:
         engine.execute("SET TimeZone = 'UTC'")
         engine.register("given", pa.table({"v": texts}))
         rows = engine.sql(f"SELECT CAST(CAST(v AS JSON) AS {_in_duckdb(kind)}) AS v FROM given")

@@ -116,7 +116,9 @@ def _sniff(text: bytes) -> tuple[str, str]:
     """The delimiter and the quote that DuckDB's sniffer finds; by default, a comma and `"`."""
     import duckdb
 
-    with tempfile.NamedTemporaryFile(suffix=".csv") as file, duckdb.connect() as engine:
+    from semel.clients.duck import connect
+
+    with tempfile.NamedTemporaryFile(suffix=".csv") as file, connect() as engine:
         # The sniffer fails on a mixture of line ends.
         file.write(text[:LOOKED_AT_BYTES].replace(b"\r\n", b"\n"))
         file.flush()

@@ -169,6 +169,8 @@ class Spec(Model):
             yield ("record_time",), "is missing: dedup.scope: bucket needs it for the bucket"
         if self.dedup.scope is RepeatScope.HORIZON and self.dedup.late is not Late.QUARANTINE:
             yield ("dedup", "late"), "needs scope: bucket; with scope: horizon no record is late"
+        for key, why in self.sink.path_problems(self.name):
+            yield ("sink", *key), why
         if self.transforms and self.sink.shards > 1 and not self.sink.position_columns:
             yield ("sink", "shards"), (
                 "uses a record's position, which rows lack after a transform. Declare "

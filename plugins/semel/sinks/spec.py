@@ -116,6 +116,10 @@ class SinkSpec(Model):
             if name not in columns:
                 yield key, f"{name!r} is not a column; {listing}"
 
+    def path_problems(self, pipeline: str) -> "Iterator[tuple[Key, str]]":  # noqa: ARG002
+        """Problems of the declared place with the names of a pipeline's files, by key."""
+        yield from ()
+
     def aggregate_problems(self, names: "Collection[str]") -> "Iterator[tuple[Key, str]]":
         """Problems of the declaration with `aggregate`, by key. `names`: its columns."""
         if self.no_aggregate_reason:

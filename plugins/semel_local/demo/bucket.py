@@ -15,6 +15,7 @@ from deltalake.exceptions import DeltaError
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
+from semel.clients.duck import connect
 from semel.clients.sql import query
 from semel.errors import TerminalError, UnavailableError
 from semel_local.stack.object_server import BUCKET, REGION, USER
@@ -68,7 +69,7 @@ class Bucket:
 
 def reader(server: str, user: str, password: str) -> duckdb.DuckDBPyConnection:
     """A DuckDB that reads Delta tables, in folders and in the store at `server` (HOST:PORT)."""
-    connection = duckdb.connect()
+    connection = connect()
     for name in EXTENSIONS:
         connection.load_extension(str(_extension(name)))
     keys = {"server": server, "user": user, "password": password, "region": REGION}

@@ -510,6 +510,16 @@ def test_a_record_of_a_key_that_is_too_long_is_a_dead_letter(
     assert audit(spec).ok
 
 
+# Attacks OB9.
+def test_a_prefix_that_is_too_long_is_refused(prefix: Prefix) -> None:
+    """No record is at fault, so `validate` refuses the prefix: no server is queried."""
+    room = prefix.bench.spec(sink=prefix.declared).sink.folders_bytes_max("events")
+    url = f"{prefix.declared['url']}/"
+    assert prefix.bench.spec(sink={**prefix.declared, "url": url + "p" * (room - 1)})
+    with pytest.raises(SpecError, match="sink.url: is too long: .* over 1024 bytes"):
+        prefix.bench.spec(sink={**prefix.declared, "url": url + "p" * room})
+
+
 @pytest.mark.parametrize(
     ("sink", "why"),
     [

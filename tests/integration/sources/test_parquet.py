@@ -142,7 +142,7 @@ REFUSED = {
     "unsigned": ("bigint", {"v": pa.array([1], pa.uint64())}, "column 'v' is uint64"),
     "rounded": ("float", {"v": pa.array([1], pa.int64())}, "column 'v' is int64"),
     "rounded in a list": (
-        "array<double>", {"v": pa.array([[1]])}, "column 'v'[] is int64, which double does not"
+        "array<double>", {"v": pa.array([[1]])}, "column 'v'[] is int64, which double cannot store"
     ),
     "narrow": ("float", {"v": pa.array([1.5])}, "column 'v' is double"),
     "scale": ("decimal(9,1)", {"v": pa.array([Decimal("1.25")])}, "is decimal128"),

@@ -41,7 +41,6 @@ from semel.sinks import (
 from semel.sinks.names import OutputNames
 from semel.sinks.objects import notes as batch_notes
 from semel.sinks.objects.notes import CHECKSUM, DIGEST, SEMEL_FOLDER
-from semel.sinks.objects.spec import KEY_BYTES_MAX
 
 if TYPE_CHECKING:
     from semel.model.manifest import ManifestFile, Published
@@ -97,21 +96,6 @@ class ObjectsSink(RemoteSink):
     def check_replace(self, old: ReplacedOutput) -> tuple[str, ...]:  # noqa: ARG002 - the seam's
         """Accepts every replay: its objects have other keys, and the marker lists them."""
         return ()
-
-    # Keeps OB9.
-    def check_staged(self, schema: pa.Schema, files: Sequence[StagedFile]) -> None:  # noqa: ARG002
-        """Raises TerminalError if a key would be longer than a store allows."""
-        above = f"{self._declared.prefix.prefix}/"
-        for file in files:
-            if file.kind is not Kind.DATA:
-                continue
-            longest = self._path(1 << 62, 1 << 31, 1 << 31, file)
-            if len(f"{above}{longest}".encode()) > KEY_BYTES_MAX:
-                raise TerminalError(
-                    f"the key of a file in {file.folder!r} below {self.address} would be longer "
-                    f"than {KEY_BYTES_MAX} bytes; shorten sink.url, or choose columns with shorter "
-                    "values in sink.partition_by"
-                )
 
     def _path(self, batch_id: int, fence: int, part: int, file: StagedFile) -> str:
         return self._declared.path_of(self._context.name, batch_id, fence, part, file)

@@ -1,6 +1,7 @@
 """The declaration of objects of a store as a sink."""
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, field_validator
@@ -10,6 +11,7 @@ from semel.clients.objects import access
 from semel.clients.objects.access import URL
 from semel.declare.parts import Text
 from semel.declare.place import Location, service
+from semel.declare.yaml import Key
 from semel.sinks.in_files import LONGEST_WINDOW, FileSinkSpec
 
 if TYPE_CHECKING:
@@ -43,6 +45,12 @@ class ObjectsSinkSpec(FileSinkSpec):
         numbers = {"batch": 1 << 62, "part": 1 << 31, "fence": 1 << 31, "shard": 1 << 31}
         stem = self.stem(pipeline, **numbers, window=LONGEST_WINDOW)
         return KEY_BYTES_MAX - len(f"{self.prefix.prefix}//{stem}.{self.format}".encode())
+
+    # Keeps OB9.
+    def path_problems(self, pipeline: str) -> Iterator[tuple[Key, str]]:
+        """Refuses a prefix that leaves no bytes of a key for the name of a file."""
+        if self.folders_bytes_max(pipeline) < 0:
+            yield ("url",), f"is too long: with a file's name a key has over {KEY_BYTES_MAX} bytes"
 
     @property
     def prefix(self) -> access.StoreLocation:

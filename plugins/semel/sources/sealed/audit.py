@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from semel import limits
-from semel.clients.duck import duck_type
+from semel.clients.duck import connect, duck_type
 from semel.clients.sql import column, query
 from semel.declare import ddl
 from semel.declare.ddl import ColumnType
@@ -118,13 +118,13 @@ class ClaimedParts:
         self._files = FilesByContent()
         self._links = count()
         self._folder = tempfile.TemporaryDirectory(prefix="semel-audit-")
-        self._judge = duckdb.connect()
+        self._judge = connect()
         self._duck: duckdb.DuckDBPyConnection | None = None
 
     def duck(self) -> duckdb.DuckDBPyConnection:
         """The connection that reads files, until `reset_duck`: a file may break it."""
         if self._duck is None:
-            self._duck = duckdb.connect()
+            self._duck = connect()
             self._duck.execute("SET TimeZone = 'UTC'")
             # Both trust the statistics of a file, and change values that are beyond them.
             off = "compressed_materialization,statistics_propagation"
