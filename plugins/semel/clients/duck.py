@@ -18,8 +18,10 @@ TYPES = {
 
 
 def connect(config: dict[str, Any] | None = None) -> duckdb.DuckDBPyConnection:
-    """An in-memory DuckDB. It prints no progress bar, which DuckDB writes to standard output during
-    a slow query, also into a pipe: `--json` MUST print one object.
+    """An in-memory DuckDB without its progress bar.
+
+    In a notebook, and in `python -c`, DuckDB writes one to standard output during a slow query, also
+    into a pipe. There `--json` MUST print one object.
     """
     connection = duckdb.connect(config=config or {})
     connection.execute("SET enable_progress_bar = false")
