@@ -9,7 +9,11 @@ from playwright.sync_api import FrameLocator, Locator, Page, expect
 LINE = re.compile(r"^\[[\d :-]+\] (\w+) - (.*)$")
 """A line of a task's log as the UI shows it: time, level, text."""
 
-expect.set_options(timeout=30_000)  # The default is 5 s, which a machine at work may need.
+PATIENCE_MS = 120_000
+"""Maximum wait for a page and its elements. Of a server that has just started, on a machine at work,
+the first page takes half a minute."""
+
+expect.set_options(timeout=PATIENCE_MS)
 
 Line = tuple[str, str]
 """Level and text of a line of a log."""

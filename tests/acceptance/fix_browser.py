@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from airflow_ui import Ui
+from airflow_ui import PATIENCE_MS, Ui
 from fix_stack import Stack
 from fixtures.commands.guide import FOLDER, PICTURE_WIDTH, PICTURES
 
@@ -41,6 +41,7 @@ def window(
         viewport={"width": width, "height": 900}, color_scheme=scheme, locale="en-US",
         reduced_motion="reduce",
     )  # fmt: skip
+    context.set_default_timeout(PATIENCE_MS)
     yield context
     context.close()
 
