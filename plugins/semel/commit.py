@@ -100,7 +100,7 @@ def commit(
                 pass
             _take_lease(ledger, batch, log)
         if staged is None:
-            log(f"batch {batch_id} has no staged attempt: staging it")
+            log(f"batch {batch_id} lacks a staged attempt: staging it")
             failpoints.point("commit.before_restage")
             restage()
             continue

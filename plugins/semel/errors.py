@@ -19,13 +19,12 @@ NO_STEP = "no step"
 
 @dataclass(frozen=True, kw_only=True)
 class Doing:
-    """The call that failed, for the next step of its error.
-
-    `again` and `anew`: how a user repeats the call, or the whole run; see AGAIN and ANEW.
-    """
+    """The call that failed, for the next step of its error."""
 
     again: str
+    """How a user repeats the call: see AGAIN."""
     anew: str
+    """How a user repeats the whole run: see ANEW."""
     pipeline: str = ""
     batch_id: int | None = None
 

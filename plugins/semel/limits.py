@@ -61,4 +61,4 @@ FOLDER_NAME_BYTES_MAX = 255
 """Longest name of a folder of partition_by, as in most file systems."""
 
 FOLDERS_BYTES_MAX = 2_048
-"""Longest relative path of these folders; file systems allow 4,095 bytes for the whole path."""
+"""Longest relative path of such folders; file systems allow 4,095 bytes for the whole path."""

@@ -70,8 +70,8 @@ def _address(variable: str) -> str:
     if address := _setting(variable):
         return address
     raise UnavailableError(
-        f"{variable} is not set, and {state_dir()} has no local stack. Set {variable}, or start "
-        "the local stack",
+        f"{variable} is not set, and there is no local stack in {state_dir()}. Set {variable}, or "
+        "start the local stack",
         next=_start_command(),
     )
 

@@ -133,7 +133,7 @@ def test_a_listing_is_in_order_and_cut_as_a_list_is(monkeypatch: pytest.MonkeyPa
     assert shown.items[-1] == parts[-1] and parts[0].fingerprint == "2:e|1"
     assert shown.listed_names(["3.jsonl", "9.jsonl"]) == {"3.jsonl"}
     objects.append(objects[4])
-    with pytest.raises(TerminalError, match="two objects that semel cannot tell apart, both '4.jsonl'"):
+    with pytest.raises(TerminalError, match="two objects that semel cannot distinguish, both '4.jsonl'"):
         listing.list_objects(SimpleNamespace(declared=declared), store, KeyScope())
 
 

@@ -35,8 +35,8 @@ NOTIFY_SECONDS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """A notification. `interval`: in words, empty if the run has no interval. `task`: empty if it
-    is about a late run.
+    """A notification. `interval`: in words, empty for a run without one. `task`: empty if it is
+    about a late run.
     """
 
     title: str
@@ -115,7 +115,7 @@ async def tell_of_late_run(
 
 
 def notify_connections(names: Sequence[str], message: Message, log: logging.Logger) -> None:
-    """Send a message to each of these connections, and log those that it does not reach."""
+    """Send a message to each named connection, and log those that it does not reach."""
     for name in names:
         try:
             _sender(name)(message)

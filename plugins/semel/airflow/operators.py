@@ -120,7 +120,7 @@ class VerbOperator(BaseOperator):
     def account(
         self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The state of the run's batch or of its replays. Empty if the run has no batch."""
+        """The state of the run's batch or of its replays. Empty for a run without a batch."""
         from semel import plan
         from semel.model.batch import Counts
 
@@ -419,7 +419,7 @@ class FinalizeOperator(VerbOperator):
 class CollectOperator(VerbOperator):
     """collect, for one pipeline. At its end the task fails if collect cannot finalize a batch.
 
-    It gives the pipeline's asset an event for each finalized batch that has no event yet.
+    It gives the pipeline's asset an event for each finalized batch that does not have one yet.
     """
 
     verb = "collect"

@@ -1,5 +1,5 @@
-"""Runs that replay: with `replay: true` in its configuration, a run takes no new records. It
-computes output of finalized batches again: of its data interval, or of the batches that it names.
+"""Runs that replay: with `replay: true` in its configuration, a run does not take new records.
+It computes the output of finalized batches again: all in its data interval, or the named ones.
 
 A scheduled run never replays. Each replay is a separate batch under the run's request key, and each
 task works through them in turn.
@@ -96,7 +96,7 @@ def plan_replays(
 ) -> "list[Batch]":
     """Plan all replays of a run, or raise an error and plan nothing.
 
-    Returns an empty list if the interval of a backfill's run has no batch, so that the backfill
+    Returns an empty list if a backfill's run covers an interval without batches, so that it
     continues with the next day. In a manual run that is an error.
     """
     from semel.runs import replay
@@ -148,7 +148,7 @@ def _wanted(spec: Spec, context: Mapping[str, Any]) -> dict[str, Any]:
         return {"batches": numbers(batches)}
     if spec.source.select is not Select.INTERVAL:
         raise TerminalError(
-            f"the runs of pipeline {spec.name} have no intervals, so a replay has to name its "
+            f"pipeline {spec.name} does not run by intervals, so a replay has to name its "
             f"{BATCHES}",
             next=_TRIGGER,
         )

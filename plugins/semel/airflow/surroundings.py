@@ -27,7 +27,7 @@ FOLDERS = (
     settings.PIPELINES_VARIABLE,
     settings.TRANSFORMS_VARIABLE,
 )
-"""In Airflow they are Variables of the same names in lower case. SEMEL_HOME sets all of them, and
+"""In Airflow they are Variables of the same names in lower case. SEMEL_HOME sets all three, and
 then semel does not read Airflow's Variables."""
 
 
@@ -77,7 +77,7 @@ def _set_or_remove(into: MutableMapping[str, str], variable: str, value: str | N
 
 
 def connection_of(name: str) -> Connection | None:
-    """Returns None if Airflow has no connection of this name."""
+    """The connection of this name in Airflow. Returns None if it does not exist."""
     try:
         return BaseHook.get_connection(name)
     except (AirflowNotFoundException, AirflowRuntimeError):

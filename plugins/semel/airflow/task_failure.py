@@ -54,7 +54,7 @@ class RetryUnlessTerminal(sdk.RetryPolicy if HAS_POLICIES else object):  # type:
         return sdk.RetryDecision.default()
 
     def serialize(self) -> dict[str, Any]:
-        """Returns nothing: the policy has no state."""
+        """Returns an empty mapping, because the policy is stateless."""
         return {}
 
 

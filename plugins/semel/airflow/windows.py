@@ -71,7 +71,7 @@ class SemelWindowSensor(WaitingOperator):
     def account(
         self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Returns nothing: the sensor's run has no batch."""
+        """Returns an empty mapping, because a sensor does not work on a batch."""
         del ledger, spec, context
         return {}
 

@@ -320,7 +320,7 @@ def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
 
 
 def _added_ids_files(marker: Marker) -> tuple[MarkedFile, ...] | None:
-    """The ids files that exact added to the batch. Returns None without a valid list of them.
+    """The ids files that exact added to the batch. Returns None without a valid list.
 
     A damaged list is no error: output and source have the ids too, and the audit reports a stray.
     """

@@ -1,4 +1,4 @@
-"""Notes in the archive about commits that were lost with a ledger and have no marker.
+"""Notes in the archive about commits that were lost with a ledger and lack a marker.
 
 The audit reports a gap in the commit order as a removed marker, unless a note lists it.
 """
@@ -17,7 +17,7 @@ _FORMAT = 1
 
 
 def missing_ranges(seqs: list[int]) -> list[list[int]]:
-    """The ranges [first, last] that are missing between 1 and the highest of these numbers."""
+    """The ranges [first, last] that are missing between 1 and the highest number."""
     ranges, expected = [], 1
     for seq in sorted(seqs):
         if seq > expected:

@@ -34,9 +34,9 @@ def refuse_traces(spec: Spec, sink: Sink, archive: Path) -> None:
         trace = f"rows of batch {max(note.batch_id for note in notes.batch_notes)}"
     if trace:
         raise TerminalError(
-            f"{sink.address}: this sink has {trace}, but this ledger has no pipeline "
-            f"{spec.name!r}. A run would write the same records there again, so nothing was "
-            "written. Adopt the batches in the sink, or declare an empty sink",
+            f"{sink.address}: this sink has {trace}, but this ledger does not know "
+            f"pipeline {spec.name!r}. A run would write the same records there again, so nothing "
+            "was written. Adopt the batches in the sink, or declare an empty sink",
             next=f"semel adopt {spec.name}",
         )
 

@@ -4,7 +4,7 @@ Purpose: write the marker whole and durably. A replay's marker replaces the prev
 How it works: finalize links the first marker to its name, which never replaces a file. It writes a
 replay's marker into the folder of the winning attempt and renames it from there, so readers see the
 old marker or the new one. Before that, it removes the folder of the attempt that wrote the old
-marker. So a finalizer that was paused all that time has no file left to rename.
+marker. So a finalizer that was paused all that time no longer has a file to rename.
 """
 
 import io

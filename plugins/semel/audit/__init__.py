@@ -190,7 +190,7 @@ class _Audit:
             for batch in later.missing:
                 if batch.batch_id in damaged:
                     continue
-                what = "the sink has no note of this batch"
+                what = "the sink lacks a note of this batch"
                 self._findings.blame("files", Offender(what=what, batch=batch.root))
                 missing.add(batch.root)
         listed = {marker.writer_id for marker in self._markers} | self._in_flight

@@ -74,7 +74,7 @@ def read_generations(
         paths.add(path)
         marker = newest.get(batch)
         if marker is None:
-            what = f"this replaced marker belongs to batch {batch}, which has no current marker"
+            what = f"this replaced marker belongs to batch {batch}, whose current marker is missing"
             findings.blame(_CHECK, Offender(what=what, batch=batch, file=str(path)))
         elif generation < marker.generation:
             try:

@@ -6,7 +6,7 @@ from typing import Any
 from semel.model.batch import Counts
 
 AUDIT_OFFENDERS_SHOWN = 5
-"""Records or files that the audit shows for each broken promise. It counts all of them."""
+"""Records or files that the audit shows for each broken promise. It counts all."""
 
 PROMISES = {
     "markers": "each marker is whole, and each commit number has one",

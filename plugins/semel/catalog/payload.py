@@ -364,7 +364,7 @@ def _look_up(
     ledger: Ledger, run: IdRun, index: Index, h1: np.ndarray, h2: np.ndarray
 ) -> np.ndarray:
     """A mask of the ids that are in the run, by reading its chunks."""
-    # Ids with the same h1 may span chunks, so look an id up in each of them.
+    # Ids with the same h1 may span chunks, so look an id up in each such chunk.
     first = np.maximum(np.searchsorted(index.first_h1, h1) - 1, 0)
     last = np.searchsorted(index.first_h1, h1, side="right") - 1
     marks = np.bincount(first, minlength=run.chunks + 1)

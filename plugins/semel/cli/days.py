@@ -24,8 +24,8 @@ def days(
 ) -> None:
     """List the progress of each interval of the schedule, or of each day; by default, the last 31.
 
-    Reads the ledger and the source, and changes nothing. A pipeline with `select: arrival` has no
-    intervals, so its batches stand on the day of their commit.
+    Reads the ledger and the source, and changes nothing. Without intervals (`select: arrival`), a
+    batch stands on the day of its commit.
 
     Example: semel days flights --from 2013-01-01 --to 2013-01-07
     """
@@ -112,8 +112,8 @@ def _notes(answer: "Days", items: str, unit: str) -> list[str]:
         )
     if answer.by_commit:
         lines.append(
-            f"{answer.pipeline} has no intervals (select: arrival), so each batch is on the day of "
-            "its commit"
+            f"each batch is on the day of its commit, because {answer.pipeline} declares "
+            "select: arrival"
         )
     if text := unsettled(answer.undated, unit):
         where = "not finalized" if answer.by_commit else "on other days, or of an unknown day"

@@ -20,7 +20,7 @@ _TRIES_MAX = 5
 def ask_user(
     draft: "PipelineDraft", trial: "Trial", samples: "Samples"
 ) -> tuple["PipelineDraft", "Trial"]:
-    """The draft with a person's answers, and its trial. Raises typer.Abort if the person says no.
+    """The draft with a person's answers, and its trial. Raises typer.Abort if the person declines.
     """
     # With the handlers of Arrow and polars, a read of the terminal ignores Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -42,7 +42,7 @@ def days(since: datetime | None, until: datetime | None) -> dict[str, date | Non
 
 
 def window(interval: Span) -> Span:
-    """The times of `--interval START END`, in UTC if they have no zone. Raises BadParameter if END
+    """The times of `--interval START END`, in UTC if they lack a zone. Raises BadParameter if END
     is not after START.
     """
     start, end = (t.replace(tzinfo=t.tzinfo or UTC) for t in interval)
@@ -56,7 +56,7 @@ def range_of(
 ) -> tuple[Span | None, tuple[int, int] | None]:
     """The window of `--interval`, or the first and last number of `--batches`. The other is None.
 
-    Raises BadParameter if both or none of them are set, or the value is not a range.
+    Raises BadParameter if both or neither are set, or the value is not a range.
     """
     from semel.errors import TerminalError
     from semel.model.batch import numbers

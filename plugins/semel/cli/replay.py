@@ -164,7 +164,7 @@ def _compute_again(
 def _emit_plan(
     pipeline: str, roots: "list[Root]", links: "list[Link] | None", *, as_json: bool
 ) -> None:
-    """Print the batches that replay would compute. Exits with 1 if replay refuses one of them."""
+    """Print the batches that replay would compute. Exits with 1 if replay refuses any."""
     from semel.reports import summary
 
     plain = [{**vars(root), "why": str(root.why) if root.why else None} for root in roots]

@@ -365,7 +365,7 @@ def _show_made_by(pipeline: str, *, as_json: bool) -> None:
 
     def render() -> None:
         if not versions:
-            print(f"{spec.name} has no finalized batch yet")
+            print(f"{spec.name} has not finalized a batch yet")
         for version in versions:
             print("\n".join(_version_lines(version)))
 

@@ -46,8 +46,8 @@ def run(
     spec = pipelines.find(pipeline)
     if window is not None and spec.source.select is Select.ARRIVAL:
         raise TerminalError(
-            f"{pipeline} has no intervals (source.select: arrival): a run takes all unclaimed "
-            "records. Leave --interval out",
+            f"--interval does not apply to {pipeline} (source.select: arrival): a run takes all "
+            "unclaimed records. Leave it out",
             next=f"semel run {pipeline}",
         )
     # All runs by hand share a name, so that each one resumes the unfinished batch of the last.

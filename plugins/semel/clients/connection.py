@@ -92,7 +92,7 @@ def _from_uri(text: str) -> Fields:
         host_and_path = unquote(re.sub(r":\d*$", "", split.netloc.rpartition("@")[2]))
         host = nested[2] + host_and_path if nested else host_and_path
     return Fields(
-        # A URI's scheme has no underscores, so Airflow writes hyphens.
+        # A URI's scheme cannot contain underscores, so Airflow writes hyphens.
         kind=split.scheme.replace("-", "_") if "://" in text else None,
         host=host,
         port=split.port,

@@ -116,7 +116,7 @@ def _finish(
 ) -> tuple[int, tuple[str, ...]]:
     """Finalize committed batches without a run. Returns their number, and the errors of others.
 
-    Tries all, then raises RetryableError if one of them may succeed later.
+    Tries all, then raises RetryableError if one may succeed later.
     """
     orphan = spec.limits.orphan_after.total_seconds()
     values = {"pipeline_id": pipeline_id, "orphan_seconds": orphan}

@@ -124,7 +124,7 @@ def _header(parts: tuple[IdRun, ...], encoder: IdEncoder) -> dict[str, object]:
     """The merged run's columns, in the segment of the part that expires last."""
     # Keeps G7.
     last = max(parts, key=lambda run: run.expires_at)
-    # Exactly the buckets of its parts, because collect forgets each of them.
+    # Exactly the buckets of its parts, because collect forgets each bucket when the run expires.
     buckets = union(run.buckets for run in parts)
     return {
         "pipeline_id": last.pipeline_id,

@@ -31,7 +31,7 @@ class Cause(ExplainedEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """Where a record begins in the source. `line` is None if the source has no lines."""
+    """Where a record begins in the source. `line` is None for a source without lines."""
 
     source: str
     line: int | None

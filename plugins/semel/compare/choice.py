@@ -20,7 +20,7 @@ from semel.sources import finalized_reason
 @dataclass(frozen=True, kw_only=True)
 class ChosenBatches:
     """Finalized batches in the order of their commits, each with its admissions. By batch:
-    `claims`, in the files that have them now, and `split_bytes`. Admissions have no claims.
+    `claims`, in the files that have them now, and `split_bytes`. Admissions do not have claims.
     """
 
     spec: Spec

@@ -41,7 +41,7 @@ Row = dict[str, str | None]
 
 @dataclass(kw_only=True)
 class Outputs:
-    """Inserts rows into an engine, and finds examples of them.
+    """Inserts rows into an engine, and finds example rows.
 
     `by`: how rows are matched: id, position, window or row. `content`: the columns to compare.
     Those in `as_text` have different types in the two outputs; in `as_folder`, null equals the
@@ -58,7 +58,7 @@ class Outputs:
 
     @classmethod
     def of(cls, engine: DuckEngine, spec: Spec, outputs: Iterable[Output]) -> Self:
-        """Determine how to match rows of these outputs."""
+        """Determine how to match the rows of the outputs."""
         outputs = list(outputs)
         schemas = [columns_in_files(output) for output in outputs]
         in_all = set.intersection(*(set(schema.names) for schema in schemas))

@@ -93,7 +93,7 @@ class OnRefused(StrEnum):
 
 
 class OnEmpty(StrEnum):
-    """The reaction of a run that has nothing to take."""
+    """The reaction of a run that finds nothing to take."""
 
     SKIP = "skip"
     FAIL = "fail"
@@ -123,7 +123,7 @@ class Guarantee(StrEnum):
 
 
 class Late(StrEnum):
-    """The treatment of a record whose bucket has no ids any more."""
+    """The treatment of a record whose bucket no longer has ids."""
 
     QUARANTINE = "quarantine"
     ACCEPT = "accept"
@@ -155,7 +155,7 @@ class Dedup(Model):
     shards: int = Field(default=4, ge=1, le=256, strict=True)
     """Parts of the id catalog for parallel work. The first batch fixes the number."""
     late: Late = Late.QUARANTINE
-    """scope: bucket only: the treatment of a record whose bucket has no ids any more."""
+    """scope: bucket only: the treatment of a record whose bucket no longer has ids."""
     keep_ids: bool | None = Field(default=None, strict=True)
     """Keep each batch's ids as files, 12 bytes an id. null: with transforms or aggregate,
     which may drop ids, and for tables and topics."""

@@ -155,7 +155,7 @@ class _Shape:
         return is_recursive
 
     def endless(self, parsed: Any) -> bool:
-        """Whether an array's items may take no bytes: five bytes could then be 2 ** 31 items."""
+        """Whether an array's items may be empty: five bytes could then be 2 ** 31 items."""
         todo, visited = [parsed, *self._named_types.values()], set()
         while todo:
             schema = todo.pop()
@@ -170,7 +170,7 @@ class _Shape:
         return False
 
     def _empty(self, schema: Any, within: tuple[str, ...]) -> bool:
-        """Whether a value takes no bytes."""
+        """Whether a value is zero bytes long."""
         name, inner = self._unwrap(schema)
         schema = self._named_types[name] if name else schema
         kind = schema["type"] if isinstance(schema, dict) else schema

@@ -241,7 +241,7 @@ class _CsvParser:
         counts: dict[int, Fault] = {}
 
         def skip(row: pa.csv.InvalidRow) -> str:
-            # Each of these records is one row, so the row number is the record's.
+            # Each record is one row here, so the row number is the record's.
             why = f"expected {row.expected_columns} fields, found {row.actual_columns}"
             counts[row.number - 1] = (Reason.field_count, why)
             return "skip"

@@ -72,7 +72,7 @@ def all_plain(texts: pa.StringArray, kind: pa.Decimal128Type) -> bool:
 
 def suspicious(lines: RecordLines, scale: int) -> np.ndarray:
     """The records that may have a number which pyarrow misreads at a scale up to `scale`. A number
-    is harmless if its exponent has at most one digit, its digits fit, and it has no escapes.
+    is harmless if its exponent has at most one digit, its digits fit, and it lacks escapes.
     """
     run = DIGITS_MAX + 1 - scale
     beside_power = max(run - _ONE_DIGIT_MAX, 1)

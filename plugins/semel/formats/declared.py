@@ -1,4 +1,4 @@
-"""The declared format of a source's files, and the header of one of them."""
+"""The declared format of a source's files, and the header of a file."""
 
 import gzip
 import zlib
@@ -28,7 +28,7 @@ def has_header(context: Context) -> bool:
 
 
 def header_of(context: Context, path: str) -> list[str] | None:
-    """The column names in a file's header. Returns None if the format has no headers.
+    """The column names in a file's header. Returns None for a format without headers.
 
     Raises SourceError if they differ from the schema's, or the file is damaged.
     """

@@ -93,7 +93,7 @@ class RecordFaults:
 
     def refused(self, lines: RecordLines) -> Iterator[tuple[int, Fault]]:
         """Records that pyarrow must not read, because it would misread their numbers or crash. Most
-        blocks have none, and the check is fast."""
+        blocks lack such records, and the check is fast."""
         if not self._unlike:
             return
         for at in suspicious(lines, self._scale).tolist():
@@ -231,7 +231,7 @@ def _scalar(kind: pa.DataType) -> Callable[[bytes], str | None]:
 
 
 def _decimals(field: pa.Field) -> list[pa.Field]:
-    """The fields at any depth that are decimals, or lists of them."""
+    """The fields at any depth that are decimals, or lists of decimals."""
     kind = _innermost(field.type)
     if pa.types.is_decimal(kind):
         return [field]

@@ -240,7 +240,7 @@ class _JsonParser:
 def _merge_names(
     table: pa.Table, column: str, others: tuple[str, ...]
 ) -> tuple[pa.Table, dict[int, Fault]]:
-    """A column's values from all its names, and the faults of records that use two of them."""
+    """A column's values from all its names, and the faults of records that use two names."""
     faults: dict[int, Fault] = {}
     merged, rows = table.column(column), np.arange(table.num_rows)
     for name in others:

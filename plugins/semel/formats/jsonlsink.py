@@ -178,7 +178,7 @@ def as_json(name: str, values: pa.Array) -> pa.Array:
 
 def from_json(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Read texts of `as_json` back as `kind`."""
-    from semel.clients.duck import connect  # For readers and the audit; publishing needs no DuckDB.
+    from semel.clients.duck import connect  # Only readers and the audit need DuckDB.
 
     with connect() as engine:
         engine.execute("SET TimeZone = 'UTC'")

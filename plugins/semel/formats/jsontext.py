@@ -167,7 +167,7 @@ def _no_json(place: str) -> Fault:
 
 
 def raws_decoder(names: Iterable[str], default: bytes) -> msgspec.json.Decoder:
-    """A decoder of objects that returns the texts of these keys as attributes f0, f1, ..."""
+    """A decoder of objects that returns the texts of the named keys as attributes f0, f1, ..."""
     fields = [
         (f"f{at}", msgspec.Raw, msgspec.field(name=name, default=msgspec.Raw(default)))
         for at, name in enumerate(names)

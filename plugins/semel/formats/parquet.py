@@ -212,7 +212,7 @@ def misfits(
         if why := misfit(schema.field(name).type, kind):
             reasons.append(f"column {name!r}{why}")
         elif signed and _is_encrypted(file, name):
-            reasons.append(f"column {name!r} is encrypted, and semel has no keys")
+            reasons.append(f"column {name!r} is encrypted, and semel does not have the key")
         elif kind.word == "binary" and (logical := _logical(file, name)):
             reasons.append(
                 f"column {name!r} has the logical type {logical}, which binary cannot hold; "
@@ -297,7 +297,7 @@ def blocks(
 ) -> Iterator[Block]:
     """The rows of a claimed range, from the row groups whose first claimed row is in `owned`.
 
-    `length`: the file's bytes, of which each row has a share. `first`: the position of its first
+    `length`: the file's bytes; each row has a share. `first`: the position of its first
     row. `fixed`: columns with one value for the whole file. If that value is null and the file has
     the column, semel reads the file's.
 

@@ -20,7 +20,7 @@ _CR, _LF = 13, 10
 
 
 class Quotes:
-    """The quotes of a dialect. `quote` None: the dialect has no quotes."""
+    """The quotes of a dialect. `quote` None: a dialect without quotes."""
 
     def __init__(self, *, delimiter: str, quote: str | None, escape: str | None) -> None:
         self._delimiter, self._quote, self._escape = (
@@ -56,8 +56,8 @@ class Quotes:
         return self._scan(lines)[0]
 
     def double_escaped_quotes(self, lines: RecordLines) -> bytes | None:
-        """Good records with doubled quotes instead of escaped ones. Returns None if they have no
-        escapes."""
+        """Good records with doubled quotes instead of escaped ones. Returns None for records
+        without escapes."""
         start, end = lines.span
         if not self._escape or lines.data.find(self._escape, start, end) < 0:
             return None

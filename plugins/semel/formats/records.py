@@ -63,7 +63,7 @@ class Block:
 
     `faults`: of the rejected ones, by their index in `lines`. `bytes_read`: bytes of all lines,
     with blank ones and the header. `lines` are valid until the caller takes the next block.
-    `left_out`: offsets of records that the selection skips; the block has nothing else of them.
+    `left_out`: offsets of records that the selection skips; `table` and `lines` lack these.
     """
 
     table: pa.Table

@@ -19,7 +19,7 @@ def is_binary(kind: pa.DataType) -> bool:
 
 
 def is_plain(kind: pa.DataType) -> bool:
-    """Whether values have no parts, and a text form that readers know."""
+    """Whether values are atomic, and have a text form that readers know."""
     kinds = (
         pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal128,
         pa.types.is_string, pa.types.is_large_string, pa.types.is_date32, pa.types.is_timestamp,

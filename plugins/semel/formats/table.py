@@ -161,12 +161,12 @@ SINKS: dict[str, SinkFormat] = {
 
 
 def source_format(name: str) -> SourceFormat:
-    """The entry of a source's format. Raises TerminalError if the table has no such format."""
+    """The entry of a source's format. Raises TerminalError for an unknown format."""
     return _entry(SOURCES, "source", name)
 
 
 def sink_format(name: str) -> SinkFormat:
-    """The entry of a sink's format. Raises TerminalError if the table has no such format."""
+    """The entry of a sink's format. Raises TerminalError for an unknown format."""
     return _entry(SINKS, "sink", name)
 
 

@@ -1,4 +1,4 @@
-"""A pipeline drafted from sample files, and the trial read of it by semel's own parser."""
+"""A pipeline drafted from sample files, and its trial: semel's own parser reads the samples."""
 
 import itertools
 import os
@@ -58,7 +58,7 @@ class PipelineDraft:
     record_time: str | None
     dates: names.Dates | None
     open_ends: tuple[Path, ...]
-    """Samples whose last record has no line end."""
+    """Samples whose last record lacks a line end."""
     optional: tuple[str, ...]
     """Columns that some samples lack."""
     sink: str
@@ -99,7 +99,7 @@ class PipelineDraft:
 class Trial:
     """The result of reading the samples with semel's parser.
 
-    `reasons`: quarantined records by reason. `example`: the first of them, with its file and fault.
+    `reasons`: quarantined records by reason. `example`: the first one, with its file and fault.
     """
 
     records: int
@@ -197,7 +197,7 @@ def widen_to_fit(draft: PipelineDraft, samples: Samples) -> tuple[PipelineDraft,
     while True:
         result = trial(draft, samples)
         if not result.records:
-            raise SourceError("the samples have no records. Name files with some records")
+            raise SourceError("the samples do not contain records. Name files that do")
         if result.fits:
             return draft, result
         worst = max(draft.guesses, key=lambda name: draft.guesses[name].exceptions)

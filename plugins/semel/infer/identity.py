@@ -79,7 +79,7 @@ def identity(texts: pa.Table, guesses: Mapping[str, Guess]) -> ProposedId:
 
 def record_time(guesses: Mapping[str, Guess]) -> str | None:
     """The column of a record's own time: never null, and with a name like `created_at`, not
-    `updated_at`, because a repeat must have the same time. Returns None if there is none.
+    `updated_at`, because a repeat must have the same time. Returns None without such a column.
     """
     able = [
         (ddl.parse(guess.type).word != "timestamp", name)

@@ -32,7 +32,7 @@ _LINE_END = b"\n"
 class SampledFile:
     """The bytes of one file that were read. `parts`: first its beginning; empty for an empty file.
 
-    `complete`: the only part is the whole file. `open_end`: its last record has no line end.
+    `complete`: the only part is the whole file. `open_end`: its last record lacks a line end.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class SampledFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """The samples: the `paths` that the user named, and the `files` that were read, some of them."""
+    """The samples: the `paths` that the user named, and the `files` among them that semel read."""
 
     paths: tuple[Path, ...]
     files: tuple[SampledFile, ...]
@@ -106,7 +106,7 @@ def _file(path: Path, bytes_max: int) -> SampledFile:
                 return _packed(path, file, bytes_max)
             return _plain(path, file, status.st_size, bytes_max)
     except OSError as error:
-        # gzip.BadGzipFile has no strerror.
+        # The strerror of gzip.BadGzipFile is None.
         why = error.strerror or f"its gzip stream is damaged ({error}). Replace the file"
         raise SourceError(f"{name}: {why}") from error
     except (EOFError, zlib.error) as error:

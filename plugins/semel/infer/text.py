@@ -102,7 +102,7 @@ def _waiting(draft: PipelineDraft) -> list[str]:
         why = "Fields contain line ends, so semel reads a file once, completely, at this age."
     else:
         name = ascii(printable_path(draft.open_ends[0].name))
-        why = f"{name} has no line end after its last record."
+        why = f"{name} lacks a line end after its last record."
     return [
         f"  # {why}",
         "  # It must be longer than any pause of the program that writes the files.",

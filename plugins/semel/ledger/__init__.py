@@ -123,7 +123,7 @@ class Ledger:
                 why = f"the {what} was lost ({first_line(error.orig)})"
                 raise kind(f"the ledger {self}: {why}. Run this again") from error
             raise
-        except _OTHER_SCHEMA as error:  # Of the driver's own cursors.
+        except _OTHER_SCHEMA as error:  # From the driver's own cursors.
             raise self._refuse_schema(error) from error
 
     def _refuse_schema(self, error: BaseException) -> TerminalError:

@@ -97,7 +97,7 @@ class Pipeline(_FromRow):
 
 def repeats_of(exact_from: int | None) -> str | None:
     """A note about repeats: they may exist before the commit from which a pipeline is exactly once
-    (None: it is not). Returns None if there are none.
+    (None: it is not). Returns None if there cannot be repeats.
     """
     if exact_from is None:
         return "repeats may be there: at_least_once"

@@ -32,7 +32,7 @@ _DAY, _WEEK, _MONDAY = 86_400, 7 * 86_400, 4 * 86_400
 
 _GRID = 2 * _DAY * _SECOND
 """Distance between two readings of a zone's clock. In the tz database, changes of a clock are 3.9
-days apart or more, so equal readings have no change in between."""
+days apart or more, so the clock did not change between equal readings."""
 
 _DECADE = 3_653 * _DAY * _SECOND
 """The length of the parts in which this module reads and caches a clock."""
@@ -48,7 +48,7 @@ _CALENDAR = tuple(
 """The range of Python's calendar in any zone, in seconds."""
 
 YEARS = 100, 9_900
-"""Times outside of these years have no window, since its end could be outside of the calendar."""
+"""The years with windows. In others, a window could end outside of the calendar."""
 
 _VERSION_BYTES_MAX = 64
 

@@ -56,7 +56,7 @@ def identity_of(spec: Spec) -> dict[str, Any]:
 
 # Keeps AG4.
 def _counted(spec: Spec) -> dict[str, Any]:
-    """The fields that fix partial rows. The delay of a window is not one of them."""
+    """The fields that fix partial rows. They leave out the delay of a window."""
     if spec.aggregate is None:
         return dict.fromkeys(_COUNTED)
     plain = spec.to_json()

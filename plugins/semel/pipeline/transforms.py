@@ -84,7 +84,7 @@ def text_of(data: bytes) -> str:
 
 def _flaws(text: str) -> list[tuple[int, str]]:
     """The faults of a SQL text, each with its place in it."""
-    import sqlglot  # Slow to import, and most pipelines have no SQL.
+    import sqlglot  # Slow to import, and most pipelines do without SQL.
     from sqlglot.errors import ParseError, TokenError
 
     try:

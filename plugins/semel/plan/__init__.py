@@ -41,11 +41,10 @@ class Plan:
     """The answer of plan. If there was nothing to take, `batch` is None, `idle` explains why, and
     `before` is the request's last batch, which has ended.
 
-    `bytes` and `bytes_left` are in the unit of the `source`. `anew`: the request's uncommitted
-    batch that plan abandoned for this one, and why. `resumed`: (name, known name) of partitions
-    that plan recognised by their content and reads on. `earlier`: by day (UTC), the number of parts
-    before the run's window that no plan has taken or seen in their current state. `covers`: if plan
-    takes nothing, the time that it covers now, or that the event time has passed.
+    `bytes` and `bytes_left` are in the unit of the `source`. `resumed`: (name, known name) of
+    partitions that plan recognised by their content and reads on. `earlier`: by day (UTC), the
+    number of parts before the run's window that no plan has taken or seen in their current state.
+    `covers`: without a batch, the time that plan covers now, or that the event time has passed.
     """
 
     pipeline: Pipeline
@@ -61,6 +60,7 @@ class Plan:
     taken_over: tuple[int, ...] = ()
     resumed: tuple[tuple[str, str], ...] = ()
     anew: tuple[int, str] | None = None
+    """The request's uncommitted batch that plan abandoned for this one, and why."""
     earlier: dict[date, int] = field(default_factory=dict)
     covers: TimeSet = TimeSet()
 
@@ -205,7 +205,7 @@ def interval_of(
     if interval is None or interval[0] >= interval[1]:
         today = datetime.now(UTC).date()
         raise TerminalError(
-            f"pipeline {spec.name} selects by interval, and the run has none; trigger it with a "
+            f"pipeline {spec.name} selects by interval, and the run lacks one; trigger it with a "
             "data interval, or give --interval START END, such as for yesterday",
             next=f"semel run {spec.name} --interval {today - timedelta(days=1)} {today}",
         )

@@ -23,8 +23,8 @@ from semel.sources import (
 class BatchDraft:
     """The ranges of a batch, and the changes to source partitions.
 
-    `refused`: refusals beside those of the survey. `failing`: the refusals that make the plan fail,
-    so it takes nothing. `remaining`: how much a later plan may take, in the source's unit.
+    `refused`: refusals beside those of the survey. `failing`: the refusals that make the plan fail;
+    then `ranges` is empty. `remaining`: how much a later plan may take, in the source's unit.
     `updates`: known partitions in their new state. `new_partitions`: offers that get a new
     partition, with the last range taken from each.
     """

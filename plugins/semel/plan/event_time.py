@@ -1,10 +1,10 @@
 """Event time: how far a pipeline with select: arrival has read, in its records' own time.
 
-Purpose: decide which windows are complete. semel drops no record because of it.
+Purpose: decide which windows are complete. It never makes semel drop a record.
 How it works:
 - If partitions are streams (Kafka), the event time of a partition is the greatest record time
   before its first position that is not finalized. The pipeline's is the least of its partitions.
-- A partition is idle if it has no backlog and did not move for STREAM_IDLE_SECONDS. The pipeline
+- A partition without a backlog is idle once it has not moved for STREAM_IDLE_SECONDS. The pipeline
   does not wait for it.
 - Any other source is one stream. A plan that leaves nothing unread has seen the whole source: once
   the batches up to that plan are finalized, the event time is the greatest record time in them.
@@ -83,8 +83,8 @@ def take_in(connection: sa.Connection, spec: Spec, batch: Batch) -> None:
 
 
 def record_full_plan(connection: sa.Connection, spec: Spec, pipeline_id: int) -> TimeSet:
-    """Advance the event time by a plan that leaves nothing unread and needs no batch. Returns the
-    time that becomes complete. The caller holds the pipeline's lock.
+    """Advance the event time by a plan without a batch that leaves nothing unread. Returns the time
+    that becomes complete. The caller holds the pipeline's lock.
     """
     change(connection, "plan", "leaves_nothing", pipeline_id=pipeline_id)
     if not is_one_stream(spec):

@@ -1,4 +1,4 @@
-"""Explain why plan takes nothing: what the source shows, and which batches have read it."""
+"""Explain an empty plan: what the source shows, and which batches have read it."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from semel.plan.survey import Request, Survey
 from semel.sources import SourceItem, in_window
 
 NAMES_ASKED_MAX = 1_000
-"""The number of newest names whose batches semel looks up when a plan takes nothing."""
+"""The number of newest names whose batches semel looks up for an empty plan."""
 
 
 @dataclass(frozen=True, kw_only=True)

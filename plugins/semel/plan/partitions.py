@@ -103,7 +103,7 @@ def _outside(values: np.ndarray, others: np.ndarray) -> np.ndarray:
     for at in range(0, len(values), _COMPARED_AT_ONCE):
         few = values[at : at + _COMPARED_AT_ONCE]
         places = np.searchsorted(others["first"], few["first"])
-        # Compares with one of those that share 8 bytes: a false difference costs one more look.
+        # Compares with one value that shares 8 bytes: a false difference costs one more look.
         outside[at : at + _COMPARED_AT_ONCE] = others[np.minimum(places, len(others) - 1)] != few
     return np.flatnonzero(outside)
 

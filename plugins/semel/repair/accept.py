@@ -136,9 +136,9 @@ def accept_file(
     `path`: absolute, or relative to the data folder, the working folder or the source's folder.
     `by`: the person who decides, by default this process's user. `agreed`: `end` and `digest` of
     the preview that the person agreed to.
-    Raises SourceError if the file is not in the source, differs with `same` from the part that was
-    read, or has no record that begins at `start`. Raises StateError if the effect would differ from
-    the preview.
+    Raises SourceError if the file is not in the source, if it differs with `same` from the part
+    that was read, or if no record begins at `start`. Raises StateError if the effect would differ
+    from the preview.
     """
     for refused in _inspect(ledger, spec, path, same=same, start=start):
         pipeline_id = refused.pipeline.pipeline_id
@@ -328,7 +328,7 @@ def current_user() -> str:
     """The person who accepts, as USER@MACHINE."""
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # The user number has no name.
+    except (OSError, KeyError):  # The user number lacks a name.
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
 

@@ -136,7 +136,7 @@ def _write(files: _MarkerFiles, at: str, by: str, why: str) -> None:
 def _current_files(text: bytes, marker: Marker, sink: Sink | None) -> list[MarkedFile | None]:
     """Each file that a marker lists, as it is now. None if the file is missing.
 
-    A table has no files, so this distributes the number of its present rows over them.
+    A table does not have files, so this distributes the number of its present rows over them.
     """
     rows_left = _rows_left(marker, sink) if sink else 0
     files: list[MarkedFile | None] = []
@@ -167,7 +167,7 @@ def _rows_left(marker: Marker, sink: Sink) -> int:
             next=f"semel audit {marker.pipeline}",
         )
     count = 0
-    if marker.spec.sink.replaces_rows:  # A later batch may have replaced any number of them.
+    if marker.spec.sink.replaces_rows:  # A later batch may have replaced any number of rows.
         return sum(file.records for file in marker.of_kind(Kind.DATA))
     with suppress(MiscountError):
         for table in sink.rows(marker):

@@ -80,7 +80,7 @@ def _exact(ledger: Ledger, spec: Spec, log: Log) -> ExactSince:
         why = (
             "its declaration has guarantee: at_least_once. Remove that line first"
             if spec.record_id
-            else "it has no record_id, so it reads each position exactly once already"
+            else "it lacks a record_id, so it reads each position exactly once already"
         )
         raise TerminalError(f"pipeline {spec.name}: {why}", next=f"semel validate {spec.name}")
     with ledger.transaction() as connection:

@@ -6,7 +6,7 @@ How it works:
 3. sort the source's items and unclaimed ranges into cells by time;
 4. decide each cell's state from these facts (`progress.judge`).
 
-A pipeline with `select: arrival` has no intervals: a batch counts on the day of its commit.
+Without intervals (`select: arrival`), a batch counts on the day of its commit.
 """
 
 from bisect import bisect_left
@@ -39,7 +39,7 @@ class BatchOfDay:
     `silent`: it is open and its heartbeat has stopped. `counts`: None before its commit.
     `generation`: the newest output's, which the batch `made_by` wrote, at `made_at` if that is a
     replay. `replaying`: the batch that will write the next generation. `replay_failed`: that batch
-    has no running attempt.
+    has attempts, and all are lost or dead.
     """
 
     batch_id: int
@@ -77,7 +77,7 @@ class BatchGroup:
 def groups_of(
     ledger: Ledger, spec: Spec, edges: list[datetime]
 ) -> tuple[list[BatchGroup], list[Row]]:
-    """The batches that overlap the cells, in groups, and the ledger's rows of these batches."""
+    """The batches that overlap the cells, in groups, and the ledger's rows about them."""
     values = {
         "select": spec.source.select.value, "since": edges[0], "until": edges[-1], "edges": edges,
         "orphan_seconds": spec.limits.orphan_after.total_seconds(),
@@ -100,7 +100,7 @@ def groups_of(
 
 
 def _group(members: list[Row], count: int) -> BatchGroup:
-    """The group of these rows. Cells are 1 to `count`; cell 0 is the time before the first."""
+    """The group of some rows. Cells are 1 to `count`; cell 0 is the time before the first."""
     sums = members[0]  # Each row has the sums of its group.
     first, last = sums["cell_first"], sums["cell_last"]
     within = first == last and 1 <= first <= count
@@ -122,7 +122,7 @@ def _group(members: list[Row], count: int) -> BatchGroup:
 def _commit_from(connection: sa.Connection, pipeline: Pipeline, moment: datetime) -> int:
     """The first commit sequence at or after a moment: batch times grow with it (C6).
 
-    A binary search, because the ledger has no index of batch times.
+    A binary search, because the ledger does not index batch times.
     """
 
     def reached(sequence: int) -> bool:
@@ -154,7 +154,7 @@ def _batch_of_day(r: Row, *, whole: bool) -> BatchOfDay:
 
 @dataclass(frozen=True, kw_only=True)
 class DayCell:
-    """One cell [start, end). `seen` is None if the source was not surveyed, or has no times.
+    """One cell [start, end). `seen` is None if the source was not surveyed, or lacks times.
 
     `batches`: the newest of `batch_count`. `counts`: the sums of the `counted` batches, which have
     committed and lie within the cell. `silent`: open batches without a heartbeat. `command` reads

@@ -81,7 +81,7 @@ class Search:
 def find(spec: Spec, values: list[str], sink_path: Path | None = None) -> Search:
     """Find the record whose id columns have these values: in declared order, or as one JSON text.
 
-    Raises TerminalError if the pipeline has no record id, or the values do not fit it.
+    Raises TerminalError if the pipeline lacks a record id, or the values do not fit it.
     """
     wanted = _values(spec, values)
     finalized = markers(sink_path) if sink_path else markers_of(spec)

@@ -29,7 +29,7 @@ _UNSETTLED = ("unclaimed", "waiting", "refused", "open")
 class CellState(ExplainedEnum):
     """A pipeline's progress in one interval, or in all; the worst states first in each half."""
 
-    BROKEN = "broken", "Its file has an error, so it has no runs. `semel validate` prints it."
+    BROKEN = "broken", "Its file has an error, so it does not run. `semel validate` prints it."
     FINALIZED = (
         "finalized",
         "All its records in the source are finalized. `semel audit` proves the output.",
@@ -50,7 +50,7 @@ class CellState(ExplainedEnum):
     EMPTY = (
         "empty", "The source has earlier and later records, but none here: is a file missing?"
     )  # fmt: skip
-    NOTHING = "nothing there", "The source has no records, and there is no batch."
+    NOTHING = "nothing there", "There are no records in the source, and there is no batch."
     NO_BATCH = "no batch", "There is no batch. The source may have records."
 
 

@@ -1,4 +1,4 @@
-"""The text of each verb's result: a few plain lines, of which the last is the next action.
+"""The text of each verb's result: a few plain lines that end with the next action.
 
 The command line and the Airflow tasks print the same text.
 """
@@ -167,7 +167,7 @@ def catch_up_lines(name: str, schedule: str | None, days: Iterable[date]) -> lis
 
 
 def backfill_of_days(name: str, days: Iterable[date]) -> str:
-    """The Airflow command that reads late files, from the first of these days to the last.
+    """The Airflow command that reads late files, from the first day to the last.
 
     Its empty configuration is necessary: without one, Airflow reuses each run's configuration, even
     `replay: true`.
@@ -194,7 +194,7 @@ def resume_command(name: str, gap: "Gap") -> str:
 
 
 def _span(days: Iterable[date]) -> str:
-    """The interval from the first of these days to the last."""
+    """The interval from the first day to the last."""
     return interval(_midnight(min(days)), _midnight(max(days) + timedelta(days=1)))
 
 

@@ -137,7 +137,7 @@ def _newest_marker(spec: Spec) -> Marker:
     Raises TerminalError if no batch is finalized.
     """
     if not (markers := markers_of(spec)):
-        raise TerminalError(f"{spec.name} has no finalized batch", next=f"semel run {spec.name}")
+        raise TerminalError(f"{spec.name} has not finalized a batch", next=f"semel run {spec.name}")
     return markers[-1]
 
 

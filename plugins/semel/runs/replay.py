@@ -86,7 +86,7 @@ def roots(
     """The batches to replay in a range, in commit order.
 
     `batches`: first and last number. `interval`: [start, end), which contains each batch's own
-    interval, or its commit if the pipeline has no intervals. Raises StateError if the range is
+    interval, or its commit in a pipeline without intervals. Raises StateError if the range is
     empty, and TerminalError if a batch lies only partly in the interval.
     """
     pipeline = pipelines.require(ledger, spec.name)
@@ -426,8 +426,8 @@ def _refuse_apart(
 def _is_answered(
     ledger: Ledger, pipeline: Pipeline, spec: Spec, mine: Batch, root_row: Row, *, once: bool
 ) -> bool:
-    """True if the request needs no new replay of a batch: its own is finalized and still visible,
-    and the source has not replaced its input.
+    """True if the request does not need a new replay of a batch: its own is finalized and still
+    visible, and the source has not replaced its input.
 
     With `once`, a later replay may have replaced it, if its code and declaration are the current
     ones.

@@ -40,7 +40,7 @@ class Admitted:
 
 
 def letters_by_batch(ledger: Ledger, spec: Spec, batches: list[int]) -> dict[int, int]:
-    """For each of these batches that has dead letters left, their number."""
+    """The number of dead letters left in each batch that has some."""
     with ledger.transaction() as connection:
         candidates = [batch_of(connection, spec.name, number) for number in batches]
     judges = [batch.batch_id for batch in candidates if not (batch.replays or batch.admits)]

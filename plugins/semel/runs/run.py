@@ -52,7 +52,7 @@ def run_batch(
         planned = timed("plan", lambda: plan(ledger, spec, request_key, interval, log))
         if not planned.must_wait(spec, timedelta(seconds=time.monotonic() - began)):
             break
-        log(f"{spec.name} has nothing to read; it checks again in {limits.LOOK_AGAIN_SECONDS} s")
+        log(f"{spec.name} finds nothing to read; it checks again in {limits.LOOK_AGAIN_SECONDS} s")
         time.sleep(limits.LOOK_AGAIN_SECONDS)
     if planned.batch is None:
         return RunResult(plan=planned, seconds=seconds)

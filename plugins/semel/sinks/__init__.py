@@ -96,7 +96,7 @@ class ReplacedOutput:
     """The outputs of one batch that a replay replaces.
 
     `batches` wrote them, in this order; all share one place in the commit order. `types` and
-    `modes` are the `sink.type` and `sink.mode` of each. A mode is None if the sink has no modes.
+    `modes` are the `sink.type` and `sink.mode` of each. A mode is None for a sink without modes.
     """
 
     pipeline: str
@@ -171,7 +171,7 @@ class DamagedNote(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """Notes of a target. `complete`: the query's answer has no gaps and no damaged notes."""
+    """Notes of a target. `complete`: the query's answer is free of gaps and damaged notes."""
 
     batch_notes: tuple[BatchNote, ...]
     complete: bool = True
@@ -271,7 +271,7 @@ class Sink(ABC):
 
     @abstractmethod
     def publish(self, won: CommittedBatch, missing: "Sequence[ManifestFile]") -> None:
-        """Make the rows of these files visible. Finalize calls it; two calls may run at once.
+        """Make the rows of `missing` visible. Finalize calls it; two calls may run at once.
 
         Idempotent by batch. It never replaces the work of another call; the next `query_presence`
         shows what a faster call has published. Finalize calls it once more when nothing is missing:
@@ -334,13 +334,13 @@ class Sink(ABC):
         """The merged rows of windows that begin in [since, until), in the form of
         docs/aggregates.md: one level of aggregate.by, newest first, at most `count`. For pages.
 
-        Raises RetryableError if the sink does not answer, TerminalError if it has no merging view.
+        Raises RetryableError if the sink does not answer, TerminalError if it lacks a merging view.
         """
         raise self._no_view_error()
 
     def _no_view_error(self) -> TerminalError:
         return TerminalError(
-            f"{self.address} has no view that merges the rows of a window", next=NO_STEP
+            f"{self.address} lacks a view that merges the rows of a window", next=NO_STEP
         )
 
     def count_unmerged(self) -> int:

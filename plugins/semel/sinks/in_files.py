@@ -121,7 +121,7 @@ class FileSinkSpec(SinkSpec):
                 why = f"{name!r} is {columns[name]}, whose values cannot name a folder"
                 yield ("partition_by", at), why
         if len(by_columns) >= len(columns):
-            yield ("partition_by",), "has every column, so the files would have none"
+            yield ("partition_by",), "has every column, so no column is left for the files"
         yield from super().column_problems(columns, listing)
         yield from self.window_problems({name: str(kind) for name, kind in columns.items()})
 

@@ -13,7 +13,7 @@ from semel.formats.pieces import read_pieces
 from semel.model.manifest import ManifestFile, StagedFile
 
 DUPLICATE_KEYS_MAX = 1_000
-"""Keys with equal hashes of which semel compares the values; a message names one."""
+"""The number of equal hashes whose keys semel compares; a message names one key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class DuplicateKey:
 def find_duplicate_key(
     files: Sequence[StagedFile | ManifestFile], key: tuple[str, ...]
 ) -> DuplicateKey | None:
-    """A key that several rows of these files share. Skips rows with a null in the key.
+    """A key that several rows of the files share. Skips rows with a null in the key.
 
     It sorts 8 bytes of each row's hash, and compares the keys themselves if two hashes are equal.
     Returns None if no key repeats. Raises TypeError if a column cannot identify a row (floats,

@@ -40,7 +40,7 @@ ARCHIVES = "_semel"
 """The name of the folder of archives, next to a sink or inside it."""
 
 NO_WINDOW = "null"
-"""The window in a file's name if the rows have no time."""
+"""The window in a file's name if the rows lack a time."""
 
 MARKERS = "markers"
 """The folder of the success markers, in an archive."""
@@ -109,8 +109,8 @@ class SinkSpec(Model):
     def column_problems(
         self, columns: "Mapping[str, ColumnType]", listing: str
     ) -> "Iterator[tuple[Key, str]]":
-        """Problems of the declaration with an output of these columns, by key. `listing` is the
-        text that lists them.
+        """Problems of the declaration with an output of `columns`, by key. `listing` is the text
+        that lists them.
         """
         for key, name in self.named_columns():
             if name not in columns:
@@ -125,9 +125,9 @@ class SinkSpec(Model):
         if self.no_aggregate_reason:
             yield ("type",), f"{self.type} does not go with aggregate: {self.no_aggregate_reason}"
         if self.shards > 1:
-            yield ("shards",), "needs each record's position, and a window's rows have none"
+            yield ("shards",), "needs each record's position, which a window's rows lack"
         if self.position_columns:
-            yield ("position_columns",), "the rows of a window have no position"
+            yield ("position_columns",), "the rows of a window lack a position"
         for at, item in enumerate(self.partition_by):
             name = item if isinstance(item, str) else item.of
             if name not in names:
@@ -186,7 +186,7 @@ class SinkSpec(Model):
     ) -> str:
         """The final name of a file, without extension; unique for (batch, part).
 
-        `window`: the value of its window's folder. None if the rows have no time.
+        `window`: the value of its window's folder. None if the rows lack a time.
         """
         numbers = {"batch": batch, "part": part, "fence": fence, "shard": shard}
         return self.file_name.format(pipeline=pipeline, window=window or NO_WINDOW, **numbers)

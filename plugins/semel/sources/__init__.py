@@ -379,7 +379,7 @@ class Source(ABC):
 
     @abstractmethod
     def capacity(self, offers: Sequence[Offer]) -> int:
-        """The positions of these offers that one batch may take, by the declared limits."""
+        """How many positions of the offers one batch may take, by the declared limits."""
 
     @abstractmethod
     def evidence(self, offer: Offer, end: int) -> Evidence:

@@ -9,7 +9,7 @@ from semel.formats.table import source_format
 from semel.sources.spec import CsvOptions, SourceSpec
 
 ALL = "*"
-"""Instead of the name of a header or an attribute: all of them, as one column."""
+"""Instead of the name of a header or an attribute: all headers or attributes, as one column."""
 
 ALL_TYPE = "array<struct<key:string,value:binary>>"
 """The type of a column of all headers, as in Spark's own Kafka source."""

@@ -203,7 +203,7 @@ def _is_json(raw: bytes) -> bool:
 
 
 def _insert_nulls(table: pa.Table, offsets: np.ndarray) -> pa.Table:
-    """Insert a row of nulls at each of these offsets, in order."""
+    """Insert a row of nulls at each offset, in order."""
     present = table.column(OFFSET).to_numpy()
     both = np.concatenate((present, offsets))
     order = np.argsort(both, kind="stable")

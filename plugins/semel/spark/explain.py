@@ -314,7 +314,7 @@ def _stage_end(node: Any) -> StageEnd | None:
 def _combines_rows(exchange: Any) -> bool:
     """True if Spark reduces the rows of each task before this exchange.
 
-    A partial aggregate does, which needs no shuffle itself, and an ORDER BY with a LIMIT.
+    A partial aggregate does, which works without a shuffle, and an ORDER BY with a LIMIT.
     """
     if _kind(exchange) == "TakeOrderedAndProjectExec":
         return True

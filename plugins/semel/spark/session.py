@@ -186,7 +186,7 @@ class _Progress:
 
 @contextmanager
 def _report_progress(session: SparkSession, progress: _Progress) -> Iterator[None]:
-    """Log the progress of a classic session, which has no progress handlers."""
+    """Log the progress of a classic session, which lacks progress handlers."""
     tracker = session.sparkContext.statusTracker()
     stop = threading.Event()
 

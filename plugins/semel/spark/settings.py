@@ -10,7 +10,7 @@ SETTINGS = {
 """Settings that each Spark needs; the last one only for speed."""
 
 CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
-"""Each of these environment variables would give a process another Spark's session."""
+"""Environment variables that would give a process another Spark's session."""
 
 LOOPBACK = {
     "spark.driver.host": "127.0.0.1",

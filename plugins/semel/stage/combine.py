@@ -141,7 +141,7 @@ def _kind(function: Function, records: pa.Schema) -> pa.DataType:
 
 
 def _is_safe(column: pa.ChunkedArray) -> bool:
-    """Whether every sum of these decimals fits their type."""
+    """Whether every sum of the decimals fits their type."""
     ends = pc.min_max(column)
     sizes = [abs(ends[end].as_py()) for end in ("min", "max") if ends[end].is_valid]
     return max(sizes, default=0) * max(1, len(column)) < 10 ** (_DIGITS - column.type.scale)

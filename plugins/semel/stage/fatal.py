@@ -2,7 +2,7 @@
 
 How it works: a task notes its current splits in the attempt's folder, and removes the note
 afterwards. So a note outlives a process that died. If the last two attempts died in the same split,
-the driver starts a process that reads its records again, and forks for each part of them. It halves
+the driver starts a process that reads its records again, and forks for each part. It halves
 each part that dies until single records remain.
 
 Known limitation: a process killed from outside, or for its memory use, also leaves its note. Then

@@ -39,7 +39,8 @@ class PartWriter:
 
     `folder`: the attempt's data folder. `held_bytes_max`: the size of the buffer, by default the
     format's. `shards`: if above 1, the rows have their positions. `positions` and `keys`: whether
-    to write the positions and the columns of `partition_by`. `folders.refused` has no row of them.
+    to write the positions and the columns of `partition_by`. The rows MUST pass
+    `folders.refused`.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ SAMPLE_SPLITS = 4
 """Splits whose first bytes are judged before a batch's job starts: some milliseconds."""
 
 SAMPLE_BYTES = 64 << 10
-"""Bytes to judge in each of these splits."""
+"""Bytes to judge in each such split."""
 
 LINES_COUNTED_AT_ONCE = 4
 """Splits whose line ends are counted in parallel, if the sample is bad."""

@@ -67,8 +67,7 @@ class Verdicts:
         )
 
     def select(self, folder: Path, splits: Splits, *, only: bool, judged: bool) -> "Selected":
-        """Write the positions in each task's splits to a file, unless it has none. See `Selected`.
-        """
+        """Write the positions in each task's splits to a file, if it has any. See `Selected`."""
         tasks = []
         for task in splits.tasks:
             parts = [self.offset[self._range(split)] for split in splits.of_task(task)]

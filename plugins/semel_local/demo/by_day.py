@@ -90,7 +90,7 @@ def compare(spec: Spec, week: int) -> DayComparison:
 
 
 def show(comparison: DayComparison, days: Sequence[date]) -> None:
-    """Print the sums of these days and of the day before, to which their files add a flight; also
+    """Print the sums of `days` and of the day before, to which their files add a flight; also
     all wrong sums. Then print each carrier's delays on these days.
     """
     days = [days[0] - timedelta(days=1), *days]

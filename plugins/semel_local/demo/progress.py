@@ -53,8 +53,8 @@ def next_week(
     leftover = next(leftovers, None)
     if progress.week == 0 and leftover is not None:
         raise TerminalError(
-            f"{leftover} belongs to an earlier demo, but {settings.state_dir()} has no state of "
-            f"that demo. Remove {', '.join(map(str, [*folders, *archives]))} (`make reset` does), "
+            f"{leftover} belongs to an earlier demo, but {settings.state_dir()} lacks its state. "
+            f"Remove {', '.join(map(str, [*folders, *archives]))} (`make reset` does), "
             "then run this again"
         )
     return week

@@ -33,7 +33,7 @@ KEPT_SECONDS = 7 * 24 * 3600
 ANSWER_SECONDS = 30
 
 IN_FLIGHT_MAX = 1000
-"""Messages to send before the server has acknowledged the first of them."""
+"""Messages to send before the server has acknowledged the first."""
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class DemoStream:
                 while count < messages:
                     count += len(await subscription.fetch(messages - count, ACK_WAIT_SECONDS / 2))
             except TimeoutError:
-                pass  # The stream has no more messages.
+                pass  # The stream ran out of messages.
             return count
 
         return self._do(pull)

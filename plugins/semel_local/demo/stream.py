@@ -99,7 +99,7 @@ def run_stream(*, as_json: bool) -> None:
 
 def declare(folder: Path, files: Sequence[Path] = FILES) -> None:
     """Copy a demo's pipelines into the folder of pipelines, unless they exist. Only the demo does
-    this, so that a user without its servers has no pipelines that need them.
+    this, so that a user without its servers does not see pipelines that need them.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for source in files:

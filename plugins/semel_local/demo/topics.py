@@ -73,7 +73,7 @@ class DemoTopics:
         return sent
 
     def send(self, days: Sequence[date], sent: Sent) -> int:
-        """Send the messages of these days that are not in `sent`. Returns their number."""
+        """Send the messages of `days` that are not in `sent`. Returns their number."""
         to_skip, count = Counter(sent), 0
         with _unavailable_on_error():
             producer = Producer(

@@ -103,8 +103,7 @@ def _land(spec: Spec, week: int) -> flights.Truth:
 
 
 def _marker(spec: Spec, request_key: str) -> Marker:
-    """The success marker of the run's newest batch. Raises TerminalError if the run has no batch.
-    """
+    """The success marker of the run's newest batch. Raises TerminalError without one."""
     for marker in reversed(markers_of(spec)):
         if marker.request_key == request_key:
             return marker

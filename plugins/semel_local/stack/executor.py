@@ -55,7 +55,7 @@ class Packets:
         return pickle.loads(packet)
 
     def empty(self) -> bool:
-        """Whether the queue has no message."""
+        """Whether the queue is empty."""
         poll = select.poll()
         poll.register(self._out, select.POLLIN)
         return not poll.poll(0)

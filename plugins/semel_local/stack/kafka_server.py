@@ -1,7 +1,7 @@
 """The stack's Kafka broker: its jars, command line, settings and health.
 
 `semel up --kafka` adds it to the stack: one node in KRaft mode. Maven Central has its jars, and
-kafka-pom.xml fixes their versions. It has no login. Like every server on loopback without one, it
+kafka-pom.xml fixes their versions. It works without a login. Like every such server on loopback, it
 is open to every user of the machine.
 
 Acknowledged messages survive SIGKILL in the page cache, unless the machine itself fails.

@@ -125,7 +125,7 @@ def lead(part: ChildProcess) -> int:
     record = Path(part.record)
     # 1. If a former leader was killed, its part still has our port and does our work.
     end_recorded(record, START_GRACE_SECONDS)
-    # 2. Become the parent of orphans below us, instead of init, so that we see all of them.
+    # 2. Become the parent of orphans below us, instead of init, so that we see all.
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
     stopping = _StopHandler(part)

@@ -15,7 +15,7 @@ FETCH_SECONDS = 300
 
 REASON_CHARS_MAX = 1_000
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
-"""Maven writes some of them in spite of style.color=never."""
+"""Maven writes some colors in spite of style.color=never."""
 
 
 def jar_folder(pom: Path, home: Path) -> Path:

@@ -1,7 +1,7 @@
 """The stack's NATS server with JetStream: its command line, settings and health.
 
-`semel up --nats` adds it to the stack: one program, from a wheel. It has no login. Like every
-server on loopback without one, it is open to every user of the machine.
+`semel up --nats` adds it to the stack: one program, from a wheel. It works without a login. Like
+every such server on loopback, it is open to every user of the machine.
 
 Acknowledged messages survive SIGKILL in the page cache, unless the machine itself fails.
 """

@@ -164,7 +164,7 @@ def test_what_landed_is_known_without_its_ledger(place: Place) -> None:
     spec, sink = place.spec(), place.sink()
     refuse_traces(spec, sink, layout.archive_folder(spec))
     place.finalize(place.won((0, 10), batch_id=7))
-    with pytest.raises(TerminalError, match="has no pipeline 'events'"):
+    with pytest.raises(TerminalError, match="does not know pipeline 'events'"):
         refuse_traces(spec, sink, layout.archive_folder(spec))
 
 

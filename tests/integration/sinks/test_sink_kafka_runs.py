@@ -92,7 +92,7 @@ def test_a_lost_ledger_is_made_again(bench: Workbench, ledger: Ledger, outlet: O
     with failpoints.armed("finalize.after_publish", dies), pytest.raises(failpoints.FaultError):
         run(ledger, spec, "r2")
     lose(ledger)
-    with pytest.raises(TerminalError, match="has no pipeline 'events'"):
+    with pytest.raises(TerminalError, match="does not know pipeline 'events'"):
         run(ledger, spec, "r3")
     with pytest.raises(TerminalError, match="has rows of batch 2, which landed .* no marker") as error:
         adopt(ledger, spec, log=quiet)

@@ -82,7 +82,7 @@ def test_a_key_without_its_index(warehouse: Warehouse, rule: str) -> None:
     warehouse.run(f"CREATE TABLE flights (id bigint, city text, n numeric, {OWN}, {rule})")
     warehouse.run("CREATE UNIQUE INDEX ON flights (id) WHERE city = 'x'")
     said = refusal(warehouse, **UPSERT)
-    assert 'no unique index over [\'id\']; CREATE UNIQUE INDEX ON "public"."flights" ("id")' in said
+    assert 'lacks a unique index over [\'id\']; CREATE UNIQUE INDEX ON "public"."flights" ("id")' in said
     warehouse.finalize(warehouse.won(ROW), warehouse.sink(**UPSERT))
     warehouse.sink(**UPSERT, create=False).examine(SCHEMA)
 

@@ -87,7 +87,7 @@ _HEADERS = {
 }
 
 PAGE_CHECK_SECONDS = 60.0
-"""How long the server uses a check of the pipelines' files, if none of them changes."""
+"""How long the server uses a check of the pipelines' files, if no file changes."""
 
 _checks: QueryCache[DeclaredPipelines] = QueryCache(0.5, threads=1)
 _last_check: dict[Files, DeclaredPipelines] = {}
@@ -311,7 +311,7 @@ def batch(
     "/dags/{dag_id}/runs/{run_id:path}", response_class=HTMLResponse, dependencies=[MaySee]
 )
 def batch_of_run(request: Request, dag_id: str, run_id: str, part: _Part = "") -> Response:
-    """A redirect to the newest batch of a run, or a page if the run has no batch."""
+    """A redirect to the newest batch of a run, or a page about a run without a batch."""
     newest = content.batch_of_run(ledger(), dag_id, f"airflow:{dag_id}:{run_id}")
     if newest is None:
         return render_page(request, "norun.html", name=dag_id, run_id=run_id)

@@ -94,9 +94,9 @@ def show_backfill(request: Request, dag_id: str, number: int) -> HTMLResponse:
 
 
 def blocking_runs(dag_id: str, starts: list[datetime]) -> dict[datetime, str]:
-    """Manual runs with another interval whose logical date is the start of one of these intervals,
-    by that start. Airflow does not create the interval's run, and a backfill would clear the manual
-    one.
+    """Manual runs whose logical date is one of `starts`, but whose interval begins at another
+    time, by that date. Airflow does not create the interval's run, and a backfill would clear the
+    manual one.
     """
     date = DagRun.logical_date
     query = select(date, DagRun.run_id).where(

@@ -92,7 +92,9 @@ def spec_of(dag_id: str) -> tuple[Spec, bool]:
     if spec is None:
         refuse_wrong(dag_id)
         raise HTTPException(
-            404, f"semel has no pipeline {dag_id}, or the pipeline has never run plan"
+            404,
+            f"semel does not know {dag_id}: no file on this server declares it, and it has never "
+            "planned a batch",
         )
     return spec
 
@@ -128,7 +130,7 @@ def wrong_lines(dag_id: str) -> list[str]:
 
 
 Files = tuple[tuple[Path, int, int], ...]
-"""The path, modification time (ns) and size of each file. A changed file differs in one of them."""
+"""The path, modification time (ns) and size of each file, so that a change of a file shows."""
 
 
 def declarations() -> Files:
@@ -144,7 +146,7 @@ def is_paused(dag_id: str) -> bool:
 
 
 def paused_dags(dag_ids: Iterable[str]) -> dict[str, bool]:
-    """Whether each of these DAGs is paused. DAGs that Airflow does not have are missing."""
+    """Whether each DAG is paused. DAGs that Airflow does not have are missing."""
     query = select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_([*dag_ids]))
     with create_session() as session:
         return {dag_id: bool(paused) for dag_id, paused in session.execute(query)}
@@ -159,8 +161,8 @@ def find_spec(dag_id: str) -> tuple[Spec, bool] | None:
 
 
 def source_sight(spec: Spec) -> tuple[Sight | None, str | None]:
-    """The state of the source, no older than the ledger's knowledge of it; or a text that explains
-    why it is missing.
+    """The state of the source, no older than what the ledger knows about it; or a text that
+    explains why it is missing.
     """
     try:
         key = f"sight {spec.name} {spec.digest()} {_source_version(spec.name)}"

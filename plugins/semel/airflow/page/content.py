@@ -52,8 +52,8 @@ class NewestBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenBatch:
-    """A batch that is not finalized. `since`: the time of its plan. `failed`: it has attempts, and
-    none of them runs. `silent`: it has not sent a heartbeat for ORPHAN_SECONDS.
+    """A batch that is not finalized. `since`: the time of its plan. `failed`: it has attempts,
+    and all are lost or dead. `silent`: it has not sent a heartbeat for ORPHAN_SECONDS.
     """
 
     batch_id: int
@@ -68,11 +68,11 @@ class OpenBatch:
 class Overview:
     """A pipeline's line. `newest`: its batches from the newest on, PAGE_BATCHES at most.
 
-    `open`: the number of batches that are not finalized; `opened`: the newest of them. `refused`:
+    `open`: the number of batches that are not finalized; `opened`: the newest ones. `refused`:
     the number of files that the last plan refused, or, if `looked`, that a plan would refuse now.
     `spec`: None if no file here declares the pipeline, or if the file is wrong; then `wrong` has
     the lines of `semel validate`. `due`: the number of recent intervals that are over; `complete`:
-    how many of them runs have covered. `covered`: the intervals that runs have finalized, or where
+    the number that runs have covered. `covered`: the intervals that runs have finalized, or where
     they found nothing. `failures`: failed tasks of open batches. `failed_runs`: runs that failed
     before they had a batch.
     """
@@ -352,7 +352,7 @@ def batch_of(ledger: Ledger, name: str, batch_id: int) -> BatchDetails | None:
 
 
 def batch_of_run(ledger: Ledger, name: str, request_key: str) -> int | None:
-    """The number of a request's newest batch. Returns None if the request has no batch."""
+    """The number of a request's newest batch. Returns None for a request without a batch."""
     batches = ledger.rows("page", "of_run", name=name, request_key=request_key)
     return batches[0]["batch_id"] if batches else None
 

@@ -68,7 +68,7 @@ def write_audit_log(user: Any, dag_id: str, event: str, what: dict[str, Any]) ->
 
 
 def _refuse_other_site(request: Request) -> None:
-    """Raises HTTPException 403 unless the browser reports that one of these pages sent the form."""
+    """Raises HTTPException 403 unless the browser names this server as the origin of the form."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is None and origin is None:
         raise HTTPException(403, f"The request has no Origin header. {_AGAIN}")

@@ -135,7 +135,7 @@ class _Axes:
 
 def plot(windows: Sequence[CountedWindow], at: int, *, keyed: bool, show: Show) -> Plot | None:
     """Draw column `at` of some windows, the oldest first. `keyed`: they have a row for each key.
-    `show` names a window by its start. Returns None if the column has no number.
+    `show` names a window by its start. Returns None for a column without numbers.
     """
     of_keys: dict[tuple[str, ...], list[tuple[int, int | Decimal]]] = defaultdict(list)
     for place, window in enumerate(windows):

@@ -53,8 +53,8 @@ router = APIRouter()
 IS_SUPPORTED = set(inspect.signature(dag_run.trigger_dag_run).parameters) == {
     "dag_id", "body", "dag_bag", "user", "session", "request"
 }  # fmt: skip
-"""True if this Airflow's function for a run has the expected parameters. If not, Days has no link
-to a replay."""
+"""True if this Airflow's function for a run has the expected parameters. If not, Days does not
+link to a replay."""
 
 _Start = Annotated[datetime, Query(alias="from")]
 _End = Annotated[datetime | None, Query(alias="to")]
@@ -178,7 +178,7 @@ def replaying(request: Request, dag_id: str, run_id: str) -> HTMLResponse:
 
 
 def _replay_arguments(spec: Spec, start: datetime, end: datetime) -> dict[str, Any]:
-    """Arguments of `roots`: the interval. If the pipeline has no intervals: the numbers of the
+    """Arguments of `roots`: the interval or, for a pipeline without intervals, the numbers of the
     first and the last batch that committed in that time.
     """
     if spec.source.select is Select.INTERVAL:

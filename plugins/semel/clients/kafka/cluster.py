@@ -36,7 +36,7 @@ _MOVING = (
     "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "REPLICA_NOT_AVAILABLE",
     "UNKNOWN_LEADER_EPOCH", "FENCED_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE", "_NOENT",
 )  # fmt: skip
-"""A partition has no leader for a moment, for example while a broker restarts."""
+"""A partition lacks a leader for a moment, for example while a broker restarts."""
 
 _AWAY = (
     "_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_RESOLVE",

@@ -38,7 +38,7 @@ _WAIT_MS = 200
 
 _UNKNOWN = (40403, 40401, 40402)
 """Confluent's codes for an unknown schema, subject and version, each with HTTP 404. A 404 without
-one of these comes from a server that is not a Schema Registry."""
+such a code comes from a server that is not a Schema Registry."""
 
 AVRO = "AVRO"
 
@@ -180,7 +180,7 @@ class Registry:
             )
         return TerminalError(
             f"{self} does not answer as a Schema Registry (HTTP {status}). Correct its URL, with "
-            "the path before /schemas (Confluent has no such path, Apicurio /apis/ccompat/v7)"
+            "the path before /schemas (none for Confluent, /apis/ccompat/v7 for Apicurio)"
         )
 
     def _transport_error(self, error: Exception) -> SemelError:

@@ -254,7 +254,7 @@ class Store:
     def translate_error(self, error: Exception) -> SemelError | None:
         """Translate an error of another client, such as delta-rs, that uses obstore's library.
 
-        Returns None if the error has no HTTP status, or if only an object does not exist.
+        Returns None for an error without an HTTP status, or if only an object does not exist.
         """
         code, status = _error_code(error), _error_status(error)
         if not status or (status == _NOT_FOUND and code not in _NO_BUCKET):

@@ -53,7 +53,7 @@ _EXAMPLE = '"conn_type": "nats", "host": "nats.example.com", "login": "me", "pas
 
 _ACK = "$JS.ACK."
 _DONE = {"404", "408"}
-"""Statuses that end a pull: the stream has no more messages, or none came within its time."""
+"""Statuses that end a pull: the stream ran out of messages, or none came within its time."""
 
 _SIZES = re.compile("(?i)maxbytes|batch completed|maxwaiting")
 """The text of a status 409 if a pull ended at a bound, its own or one of other pulls."""
@@ -275,7 +275,7 @@ class _Nats(Queue):
         consumer = await self._query(f"CONSUMER.INFO.{self.stream}.{self.consumer}")
         if not consumer:
             raise TerminalError(
-                f"{self._title} has no consumer {self.consumer!r}. Create it",
+                f"{self._title} lacks the consumer {self.consumer!r}. Create it",
                 next=self._add(self.consumer),
             )
         config = consumer["config"]

@@ -66,7 +66,7 @@ class AdoptResult:
     batches_expired: int = 0
     batches_forgotten: tuple[int, ...] = ()
     commits_lost: tuple[tuple[int, int], ...] = ()
-    """Ranges of commits, first and last, that have no marker."""
+    """Ranges of commits without a marker, as first and last."""
     strays: tuple[str, ...] = ()
     """Output files and files of the archive that no marker lists."""
     staging: tuple[str, ...] = ()
@@ -157,7 +157,7 @@ def _adopt(
     partitions = partitions_of(open_source(spec), outputs)
     lost_commits = note.missing_ranges([marker.commit_seq for marker in markers])
     with tempfile.TemporaryDirectory(prefix="adopt-", dir=settings.cache_dir()) as spills:
-        # An at-least-once pipeline has no ids.
+        # An at-least-once pipeline does not keep ids.
         identified = batches if _exact_from(spec, markers) else []
         catalog = recover_ids(spec, identified, partitions, now, Path(spills))
         # Keeps D7.

@@ -56,7 +56,7 @@ class History:
 
 # Keeps D2.
 def histories(markers: Sequence[Marker]) -> list[History]:
-    """The batches of these markers, in the same order.
+    """The batches of the markers, in the same order.
 
     Raises CorruptionError if the marker of a replaced output is missing, damaged or another
     batch's, or if an admission judged dead letters of a batch without a marker.

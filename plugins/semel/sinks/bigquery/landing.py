@@ -207,7 +207,7 @@ def _check_job(target: BigQueryTarget, won: CommittedBatch, job: LoadJob) -> Non
 def _as_one_file(won: CommittedBatch) -> Iterator[IO[bytes]]:
     """The batch's rows with semel's columns as one Parquet file, as an upload takes one file.
 
-    The file has no name, so the system frees it when the process ends.
+    The file is nameless, so the system frees it when the process ends.
     """
     semel_fields = [pa.field(name, pa.int64()) for name in SEMEL_COLUMNS]
     schema, rows = pa.schema([*won.schema, *semel_fields]), 0

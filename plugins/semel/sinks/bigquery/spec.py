@@ -44,7 +44,7 @@ class BigQuerySinkSpec(ServiceSinkSpec):
         return "bigquery", f"{self.project}.{self.table}"
 
     def whereabouts(self) -> Location:
-        """The table. The location is not part of it: a project has each dataset name only once."""
+        """The table, without its location: a project has each dataset name only once."""
         name = f"{self.project}.{self.table}"
         return Location(kind=TABLE, name=name, servers=frozenset({"bigquery"}))
 

@@ -7,7 +7,8 @@
    without the library's retries. If another commit came first, it fails, and finalize opens the
    table again.
 
-The published batches are the set of these ids, not a highest number: batches finish in any order.
+The published batches are a set of application ids, not a highest number: batches finish in any
+order.
 """
 
 import tempfile

@@ -95,7 +95,7 @@ def _low(value: Any) -> Any:
 
 
 def _high(value: Any) -> Any:
-    """The upper bound for JSON. Returns None if Python has no time that late."""
+    """The upper bound for JSON. Returns None if the time is too late for Python."""
     if isinstance(value, datetime):
         up = timedelta(microseconds=-value.microsecond % 1_000)
         return None if value.replace(tzinfo=None) > datetime.max - up else _time(value + up)

@@ -186,7 +186,7 @@ class DeltaTarget:
     def _query(self, table: DeltaTable, text: str) -> Iterator[pa.RecordBatch]:
         """The rows of a statement on a version of the table."""
         if not {*SEMEL_COLUMNS.names} <= {field.name for field in table.schema().fields}:
-            return  # The table has no batch yet.
+            return  # No batch has landed yet.
         try:
             with self.translate_errors():
                 for rows in QueryBuilder().register("told", table).execute(text):

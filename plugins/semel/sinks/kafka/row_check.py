@@ -90,7 +90,7 @@ class KafkaRowCheck:
         return _OVERHEAD + _SUFFIX_BYTES + headers
 
     def _bound(self, table: pa.Table) -> int:
-        """An upper bound for the size of these rows' messages."""
+        """An upper bound for the size of the rows' messages."""
         bound = self._beside + 2
         keys = (self.target.key,) if isinstance(self.target.key, str) else self.target.key or ()
         times = {name: 1 for name in table.column_names}

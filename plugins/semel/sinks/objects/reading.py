@@ -40,7 +40,7 @@ class Prefix:
         raise RetryableError(f"{self._store.place}/{key} changed during each read; try again")
 
     def file_system(self, files: Iterable[MarkedFile]) -> fs.FileSystem:
-        """The objects of these files, by key. Opening a replaced object raises CorruptionError."""
+        """The objects of the files, by key. Opening a replaced object raises CorruptionError."""
         return fs.PyFileSystem(_MarkedObjects(self._store, {file.path: file for file in files}))
 
 

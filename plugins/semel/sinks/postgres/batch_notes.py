@@ -73,7 +73,7 @@ def _has_own_notes(connection: Connection, target: PostgresTarget, won: Committe
 
 
 def refuse_unnoted(connection: Connection, target: PostgresTarget) -> None:
-    """Raises TerminalError if the table has rows of batches, and semel_batch has no notes on it."""
+    """Raises TerminalError if the table has rows of batches, and semel_batch lacks notes on it."""
     rights = row_rights(connection, target)
     if not (rights and rights["may_find"]):
         return
@@ -143,7 +143,7 @@ def read_table_notes(
 # Keeps PG11.
 def check_count(target: PostgresTarget, marker: Published, notes: TableNotes, count: int) -> None:
     """Raises MiscountError if the table does not have as many rows of a batch as were published,
-    and TerminalError if it has no note on the batch.
+    and TerminalError if the batch lacks a note.
     """
     if notes.rows is None:
         if not sum(file.records for file in marker.of_kind(Kind.DATA)):

@@ -45,7 +45,7 @@ class CopyEncoder:
         self._schema = pa.schema(fields)
 
     def chunks(self, rows: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-        """The bytes of a COPY of these rows."""
+        """The bytes of a COPY of the rows."""
         encoder = self._encoder()
         yield encoder.write_header()
         for chunk_rows in rows:

@@ -59,7 +59,7 @@ class TableFacts:
 
     `columns` has the output's columns in its order, `order` their names in the table's order.
     `row_bytes_max`: the size limit of a row in a page. `triggers` fire on inserts or updates.
-    `notes` tell an operator which rules stage cannot check, and which right is missing.
+    `notes` name, for an operator, the rules that stage cannot check, and a missing right.
     """
 
     table: str
@@ -168,7 +168,7 @@ def _check_key(
         )
     elif not deferred and not target.create:
         make = f"CREATE UNIQUE INDEX ON {target.sql_name} ({_name_list(target.key)})"
-        problems.append(f"it has no unique index over {list(target.key)}; {make}")
+        problems.append(f"it lacks a unique index over {list(target.key)}; {make}")
     elif not deferred and {*server["partitioned_by"]} - {*target.key}:
         by = ", ".join(server["partitioned_by"])
         problems.append(f"it is partitioned by {by}, and its unique index over "
@@ -176,7 +176,7 @@ def _check_key(
     elif not deferred and not server["is_owner"]:
         make = f"CREATE UNIQUE INDEX ON {target.sql_name} ({_name_list(target.key)})"
         problems.append(
-            f"it has no unique index over {list(target.key)}, and only its owner can create one; "
+            f"it lacks a unique index over {list(target.key)}, and only its owner can create one; "
             f"{make}"
         )
     elif not deferred and all(columns.get(n, {}).get("may_select") for n in target.key):
@@ -289,7 +289,7 @@ def output_problems(target: PostgresTarget, schema: pa.Schema) -> list[str]:
         elif types.kind_of_column(field.type) is None:
             problems.append(f"no column can hold the output's {field.name!r} ({field.type}); cast "
                             "it in the transform")  # fmt: skip
-    problems += [f"sink.key names {k!r}, and the output has no such column; correct sink.key"
+    problems += [f"sink.key names {k!r}, which is not a column of the output; correct sink.key"
                  for k in target.key if k not in schema.names]  # fmt: skip
     for name in target.key:
         if name in schema.names and (kind := schema.field(name).type):
@@ -401,7 +401,7 @@ def _full_type(column: dict[str, Any]) -> str:
 # Keeps PG5.
 def _fitting_types(target: PostgresTarget, field: pa.Field) -> tuple[str, ...]:
     """The types that fit. Keys and partial rows use neither JSON type: different texts may be equal
-    as jsonb, and json has no equality.
+    as jsonb, and json does not define equality.
     """
     takes = types.kind_of_column(field.type).takes
     if target.counting or field.name in target.key:

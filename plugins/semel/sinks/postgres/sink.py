@@ -185,7 +185,7 @@ class PostgresSink(RemoteSink):
 
     # Keeps PG4.
     def _rehearse(self, connection: Connection, schema: pa.Schema, facts: TableFacts) -> None:
-        """Run the statements that need no rows; roll back. Raises TerminalError if one fails."""
+        """Run the statements that work without rows; roll back. Raises TerminalError on failure."""
         target = self._target
         try:
             with connection.transaction(force_rollback=True):

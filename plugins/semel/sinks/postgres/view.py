@@ -1,8 +1,8 @@
 """The view that merges the partial rows of windows, and the two tables that it needs.
 
 Partial rows land in `<table>_parts`; the view has the declared name. `<table>_windows` maps slices
-of time to windows, so that the server needs no calendar. `semel_complete` has the complete ranges
-of each table; finalize extends them in the transaction of a batch's rows.
+of time to windows, so that the server does not need a calendar. `semel_complete` has the complete
+ranges of each table; finalize extends them in the transaction of a batch's rows.
 """
 
 from datetime import datetime

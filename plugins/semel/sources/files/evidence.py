@@ -144,7 +144,7 @@ class OpenedFile:
         return [] if self.content is None else prefixes(self.content.head, sorted(lengths))
 
     def has_same_birth(self, partition: FilePartition) -> bool | None:
-        """Whether both have one time of birth. Returns None if the file system has no such time."""
+        """Whether both have one time of birth. Returns None if the file system lacks that time."""
         if None in (self.birth_ns, partition.birth_ns):
             return None
         return self.birth_ns == partition.birth_ns
@@ -179,7 +179,7 @@ def open_listed(context: Context, file: ListedFile) -> OpenedFile:
 def likeness(
     opened: OpenedFile, partition: FilePartition, *, free: bool, is_refused_copy: bool = False
 ) -> Match:
-    """How surely a file is a partition's file under another name, or a copy of it.
+    """How surely a file is a partition's file under another name, or its copy.
 
     Bytes of a CSV header are no evidence. `free`: no file holds the partition. A partition without
     read bytes matches only by path. `is_refused_copy`: a plan has refused the file as a copy, so an
@@ -308,7 +308,7 @@ def birth_ns(file: int | str) -> int | None:
     """The birth time of an open file, or of the one at a path, in nanoseconds since 1970. Returns
     None if the file system does not record it, or if there is no file.
 
-    Python's os.stat has no birth time on Linux, so this calls statx(2).
+    Python's os.stat lacks the birth time on Linux, so this calls statx(2).
     """
     buffer = ctypes.create_string_buffer(_STATX_BYTES)
     place = (file, b"", _AT_EMPTY_PATH)

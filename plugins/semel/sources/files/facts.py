@@ -33,7 +33,7 @@ class FileFacts:
 
     `content_partition` is the one that the file takes up, or that its refusal names. `continuable`
     are the partitions whose content it begins with and that no other file holds.
-    `earlier_refusal` is a plan's refusal of it as a copy, if it has not changed since.
+    `earlier_refusal` is a plan's refusal of the file as a copy, if it has not changed since.
     """
 
     opened_file: OpenedFile

@@ -169,7 +169,7 @@ def _stat_file(
         if os.path.islink(path):
             if not Path(os.path.realpath(path)).is_relative_to(root):
                 return _leads_out(root, path)
-            return make_refusal(path, "symlink", "this link has no target; remove it")
+            return make_refusal(path, "symlink", "this link's target does not exist; remove it")
         return None  # It was deleted after it was listed.
     except OSError as error:
         return make_refusal(path, "unreadable", f"{error.strerror}; give the reader access")
@@ -220,7 +220,7 @@ def _time(declared: Any, path: str, mtime_ns: int) -> datetime | Refusal | None:
         why = f"its name does not follow {rule!r}"
         if rule == "mtime":
             why = f"its mtime is {mtime_ns // 10**9} s after 1970, outside the years 1 to 9999"
-        return make_refusal(path, "interval", f"{why}, so it has no interval")
+        return make_refusal(path, "interval", f"{why}, so its interval is unknown")
 
 
 def identity(device: int, inode: int) -> str:

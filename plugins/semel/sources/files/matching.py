@@ -47,9 +47,9 @@ def match(
 def _find_lost_and_retired(
     recognised: RecognisedFiles, continued_ids: Collection[int]
 ) -> tuple[list[LostRange], list[int]]:
-    """The partitions to close, and the ids of those to retire.
+    """The partitions to close, and the ids of partitions to retire.
 
-    A partition is retired if a new one contains it entirely, so that none of it is lost.
+    A partition is retired if a new one contains it entirely, so that no record is lost.
     """
     facts = recognised.facts.values()
     cut_partitions = [f.inode_partition for f in facts if f.was_cut]

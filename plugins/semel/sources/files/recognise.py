@@ -15,7 +15,7 @@ class InodeMatch(StrEnum):
     SAME = "same"
     """The file begins with all that was read, and nothing shows that it is another one."""
     EMPTY = "empty"
-    """Something was read of the partition, and the file has no bytes now."""
+    """Something was read of the partition, and the file is empty now."""
     CUT = "cut"
     """The read content moved to another file, or a hole of NULs replaced it."""
     CHANGED = "changed"

@@ -60,7 +60,7 @@ class Avro:
         """The JSON of each value, and by index the faults of bad values, whose JSON is empty.
 
         Raises TerminalError or UnavailableError if the registry gives no clear answer about a
-        schema, LimitError if it lacks too many of them.
+        schema, LimitError if it lacks too many schemas.
         """
         texts, faults, decoders = [], {}, self._decoders
         for at, value in enumerate(values):

@@ -146,7 +146,7 @@ def find_edges(
     begin = none | begin
     for f in partitions:
         place = f.topic, f.partition
-        # Keeps KS3. The first offsets of a partition may have no record.
+        # Keeps KS3. The first offsets of a partition may lack a record.
         head = heads[place].offset if place in heads else -1
         if since[place] == first[place] and begin[place] == head:
             begin[place] = f.low
@@ -159,7 +159,7 @@ def _check_deletion(
     partitions: list[FoundPartition],
     edges: Iterable[tuple[datetime, dict[Place, int]]],
 ) -> None:
-    """Raises UnavailableError if a cluster has no offset for a time, although it has newer records.
+    """Raises UnavailableError if a cluster lacks the offset for a time, but has newer records.
 
     This happens between the deletion of records and the removal of their log segments.
     """

@@ -70,7 +70,7 @@ def messages(
     """
     kafka = kafka_package()
     name = f"{topic}/{partition}"
-    # The client looks up its group unasked. semel joins no group, and needs no right to one.
+    # The client looks up its group unasked. semel neither joins one nor needs a right to it.
     of_group = kafka.KafkaError.GROUP_AUTHORIZATION_FAILED
     with cluster.consumer(**READER_CONFIG) as consumer:
         consumer.assign([kafka.TopicPartition(topic, partition, start)])
@@ -145,7 +145,7 @@ def first_sizes(cluster: Cluster, topic: str, partition: int, start: int, end: i
 def first_time(cluster: Cluster, topic: str, partition: int, start: int, end: int) -> float | None:
     """The earliest timestamp of the first messages of a range, in seconds since 1970.
 
-    Returns None if they have none.
+    Returns None without timestamps.
     """
     stamps = (m.timestamp() for m in _first(cluster, topic, partition, start, end))
     return min((ms / 1_000 for kind, ms in stamps if kind and ms >= 0), default=None)
@@ -164,7 +164,7 @@ def _first(
 
 
 def check_silence(cluster: Cluster, positions: Mapping[Place, int], seconds: float) -> None:
-    """`check_topics` for a plan that has received no message of these partitions for some seconds.
+    """`check_topics` for a plan that has not received a message from `positions` for some seconds.
 
     Raises UnavailableError if the silence lasts too long.
     """

@@ -181,7 +181,7 @@ def offsets(
 
     `which`: `low`, the first readable offset; `end`, the one after the last that a `read_committed`
     consumer may see; `high`, the one after the last; or a time, for the first offset that is not
-    older, -1 if there is none.
+    older, or else -1.
     """
     return {place: answer.offset for place, answer in _list_offsets(admin, places, which).items()}
 

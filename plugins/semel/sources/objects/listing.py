@@ -1,4 +1,4 @@
-"""Lists the objects of a store as parts: all of them, or only those that a plan needs."""
+"""Lists the objects of a store as parts: all, or only those that a plan needs."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -49,8 +49,8 @@ _ROWS_AT_ONCE, _PAGES_AT_ONCE = 10_000, 50
 
 
 class ObjectParts(Sequence[ObjectPart]):
-    """Listed objects as columns, in their order. A million of them take 150 MB instead of a
-    gigabyte; most are settled, so a plan needs only their signatures.
+    """Listed objects as columns, in their order. A million objects take 150 MB instead of
+    a gigabyte; most are settled, so a plan needs only their signatures.
     """
 
     def __init__(self, rows: pa.Table, order: Sequence[str]) -> None:
@@ -110,7 +110,7 @@ class ObjectListing(PartListing):
 # Keeps OB3.
 def list_objects(context: Context, store: Store, scope: KeyScope) -> ObjectListing:
     """List the objects of a scope. Errors as in `Store.list`. Raises TerminalError if two objects
-    have the same key, or an object has no etag.
+    have the same key, or an object lacks an etag.
     """
     declared, refused = context.declared, []
     pages: list[pa.RecordBatch] = []
@@ -159,7 +159,7 @@ def _check_tables(context: Context, names: pa.Array, tables: set[str]) -> None:
 
 
 def _tables_above(store: Store, scope: KeyScope) -> Iterator[str]:
-    """The Delta tables that contain a scope, or whose log is outside of it."""
+    """The Delta tables that contain a scope, which may leave out their log."""
     if scope == KeyScope():
         return
     folders = {f"/{folder}" for folder in scope.folders or ()}
@@ -175,7 +175,7 @@ def _check_unique(url: str, names: pa.Array) -> None:
         keys = names.take(order[at : at + _ROWS_AT_ONCE + 1])
         for key in keys[1:].filter(pc.equal(keys[1:], keys[:-1])):
             raise TerminalError(
-                f"{url} has two objects that semel cannot tell apart, both {key.as_py()!r}: the "
+                f"{url} has two objects that semel cannot distinguish, both {key.as_py()!r}: the "
                 "key of one begins or ends with a slash. Nothing was planned. Rename that one"
             )
 
@@ -186,12 +186,12 @@ def _is_selected(item: Object, pattern: str) -> bool:
 
 
 def _refuse_untimed(part: SealedPart, rule: str) -> Refusal:
-    why = f"its key does not follow {rule!r}, so it has no interval. Narrow source.pattern"
+    why = f"its key does not follow {rule!r}, so its interval is unknown. Narrow source.pattern"
     return refusal(part, "interval", why)
 
 
 def object_part(item: Object) -> ObjectPart:
-    """An object as a part, without its time. Raises TerminalError if it has no etag."""
+    """An object as a part, without its time. Raises TerminalError if it lacks an etag."""
     return _part(item.key, item.size, _etag(item), item.modified, None)
 
 

@@ -61,7 +61,7 @@ class _JudgedObject:
 
     @property
     def is_claimed(self) -> bool:
-        """Whether all of it is claimed, so that no plan opens it again."""
+        """Whether batches have claimed the whole object, so that no plan opens it again."""
         partition = self.partition
         return self.name_match is NameMatch.SAME and partition.reached >= partition.seen > 0
 

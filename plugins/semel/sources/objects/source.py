@@ -84,7 +84,7 @@ class ObjectsSource(NamedSource):
 
     @property
     def _of_lines(self) -> bool:
-        """Whether an object consists of lines that need no header."""
+        """Whether an object consists of lines without a header."""
         return not self._of_rows and not formats.has_header(self.context)
 
     def _store(self) -> Store:
@@ -120,7 +120,7 @@ class ObjectsSource(NamedSource):
 
     def _inspect_all(self, parts: list[ObjectPart]) -> Iterable[PartInspection]:
         if self._of_lines and not any(part.doubtful for part in parts):
-            return map(self.inspect, parts)  # There may be very many: make no request.
+            return map(self.inspect, parts)  # There may be very many: avoid requests.
         return self.map_parts(self.inspect, parts)
 
     # Keeps P14, P19.
@@ -142,7 +142,7 @@ class ObjectsSource(NamedSource):
             inspection = parquet.inspect_footer(self.context, part, file, file.read_at)
             if inspection is None:
                 raise parquet.UnreadablePartError(
-                    "damaged", "it has no Parquet footer. Replace the object"
+                    "damaged", "its Parquet footer is missing. Replace the object"
                 )
             return inspection
         except parquet.UnreadablePartError as error:
@@ -218,14 +218,14 @@ class ObjectsSource(NamedSource):
 
     # Keeps S6.
     def find(self, claimed: Collection[Claim], batch_id: int) -> list[Claim]:
-        """Prove the claims under their keys: objects have no other names."""
+        """Prove the claims under their keys, which are the only names of objects."""
         self.check(claimed, batch_id)
         return list(claimed)
 
     def inspect_claimed(
         self, claimed: Collection[Claim], batch_id: int
     ) -> Iterable[PartInspection]:
-        # Lines without a header fit any declaration: make no request.
+        # Lines without a header fit any declaration: avoid requests.
         return [] if self._of_lines else super().inspect_claimed(claimed, batch_id)
 
     def map_parts(self, function: Callable[[Any], Any], parts: Iterable[Any]) -> Iterable[Any]:

@@ -44,8 +44,8 @@ class ObjectsSourceSpec(FormattedSourceSpec):
     """The Airflow connection (aws, google_cloud_platform or wasb); on the command line and in
     Spark's executors the variable AIRFLOW_CONN_<CONNECTION>. Without one, the machine's role."""
     pattern: Text = "*"
-    """Which keys below the prefix: *, ? and [...]; a * goes over slashes too. Keys with a part that
-    begins with _ or . are passed over if it has none, and objects of no bytes."""
+    """Which keys below the prefix: *, ? and [...]; a * goes over slashes too. Empty objects are
+    passed over; so are keys with a part that begins with _ or ., unless the pattern has one too."""
     format: Literal[tuple(SOURCES)]  # type: ignore[valid-type]
     """jsonl: one JSON object a line. csv: a header, then one record a line. parquet. Keys that end
     in .gz and .zst are unpacked, except Parquet."""
@@ -106,7 +106,7 @@ class ObjectsSourceSpec(FormattedSourceSpec):
         if self.interval_from and (why := self.times.problem()):
             yield ("interval_from",), why
         if self.ordered and self.select is Select.INTERVAL:
-            yield ("ordered",), "has no meaning with select: interval; leave it out"
+            yield ("ordered",), "does not apply with select: interval; leave it out"
 
 
 DECLARED = (ObjectsSourceSpec,)

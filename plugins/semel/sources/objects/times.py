@@ -15,7 +15,7 @@ _STEPS = (
     ("%S", timedelta(seconds=1)), ("%M", timedelta(minutes=1)), ("%H", timedelta(hours=1)),
     ("%I", timedelta(hours=1)),
 )  # fmt: skip
-"""The least distance between two folders of a pattern; a day without any of these."""
+"""The least distance between two folders of a pattern; a day without such a directive."""
 
 _SIGNS = frozenset("%YymdjbBaAHIpMSf")
 """The directives that a pattern may have. A week alone is not a day; semel would list folders of
@@ -25,7 +25,7 @@ the offset UTC only; and the distance between two times of a locale is unknown.
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectTimes:
-    """`rule`: as source.interval_from; None if objects have no time."""
+    """`rule`: as source.interval_from; None if objects lack a time."""
 
     rule: str | None
 

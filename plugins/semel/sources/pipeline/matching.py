@@ -38,7 +38,7 @@ class UpstreamProgress(StrEnum):
 
     NONE = "none"
     ALIVE = "alive"
-    """All are planned, and at least one of them may not be abandoned."""
+    """All are planned, and at least one may not be abandoned."""
     SILENT = "silent"
     COMMITTED = "committed"
     """At least one has committed."""
@@ -54,7 +54,7 @@ class BatchDecision(StrEnum):
     TAKE_OVER = "take over"
     """Abandon the silent readers, then as GO_ON."""
     WAIT = "wait"
-    """Wait for the batch that has claimed an output of it."""
+    """Wait for the reader that has claimed one of its outputs."""
     REPLAYED = "replayed"
     """Refuse it, so that a person decides. Abandon silent readers."""
 

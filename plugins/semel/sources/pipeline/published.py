@@ -34,7 +34,7 @@ def natural_number(plain: dict[str, Any], key: str) -> int:
 
 
 def rows_in(path: Path) -> int:
-    """The number of rows in a file's footer. Raises OSError if it has no valid footer."""
+    """The number of rows in a file's footer. Raises OSError without a valid footer."""
     import pyarrow.parquet as pq
 
     try:

@@ -77,9 +77,9 @@ class FinalizedBatches(NamedSource):
         return Refusal(
             name=str(self.folders.markers),
             reason="missing",
-            detail=f"this folder does not exist: {pipeline} has no finalized batch yet, or the "
-            f"folder is not mounted. Run `semel run {pipeline}`, mount it, or correct source.path "
-            "and source.archive",
+            detail=f"this folder does not exist: {pipeline} has not finalized a batch yet, or "
+            f"the folder is not mounted. Run `semel run {pipeline}`, mount it, or correct "
+            "source.path and source.archive",
         )
 
     def current_part(self, name: str) -> SealedPart:

@@ -77,7 +77,7 @@ class PipelineSourceSpec(SourceSpec):
         return f"the finalized batches of `{self.pipeline}`"
 
     def selection_rule(self) -> str:
-        """Batches have no time to select by."""
+        """Plan does not select batches by a time."""
         return "its arrival"
 
     def folder_problem(self) -> str | None:
@@ -112,15 +112,15 @@ class PipelineSourceSpec(SourceSpec):
                 "must be arrival: plan takes a batch of another pipeline once it is finalized"
             )
         if self.archive is not None and self.path is None:
-            yield ("archive",), "has no meaning without path: semel finds both by name"
+            yield ("archive",), "does not apply without path: semel finds both by name"
         form = source_format(self.format)
         for name, text in self.columns.items():
             if why := form.refuses.get(ddl.parse(text).word):
                 yield ("schema", name), f"{text}: {why}"
         if self.unknown is not Unknown.IGNORE:
-            yield ("unknown",), f"{self.unknown} has no meaning here: {form.unknown}; leave it out"
+            yield ("unknown",), f"{self.unknown} does not apply here: {form.unknown}; leave it out"
         if self.csv != CsvOptions():
-            yield ("csv",), "has no meaning here; leave it out"
+            yield ("csv",), "does not apply here; leave it out"
 
 
 DECLARED = (PipelineSourceSpec,)

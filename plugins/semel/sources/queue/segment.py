@@ -140,7 +140,7 @@ def frame_at(file: BinaryIO, at: int) -> Frame | None:
 
 
 def _write_all(file: BinaryIO, data: bytes) -> None:
-    """Write all bytes: one call of an unbuffered file may write only some of them."""
+    """Write all bytes: one call of an unbuffered file may write only a part."""
     view = memoryview(data)
     while view:
         view = view[file.write(view) :]
@@ -293,7 +293,7 @@ def recover_part(path: Path, sealed: Path) -> Path | None:
 
     1. Take the lock, so that no other process writes or recovers the part.
     2. Read all whole groups.
-    3. Refuse damage: a torn end has no whole frame after it.
+    3. Refuse damage: a whole frame never follows a torn end.
     4. Write the last group again: after a failed sync it may be whole only in memory.
     5. Save the bytes after it at `torn_path`, cut them off, and seal.
 

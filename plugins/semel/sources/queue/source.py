@@ -113,9 +113,9 @@ class Segments(SealedSource):
         return Refusal(
             name=str(self.spool.path),
             reason="missing",
-            detail="this machine has no spool: receive has never run here, the spool is on another "
-            f"machine, or it is not mounted. Run `semel receive {name}`, mount it, or correct "
-            "source.spool",
+            detail="the spool is missing: receive has never run on this machine, the spool is on "
+            f"another machine, or it is not mounted. Run `semel receive {name}`, mount it, or "
+            "correct source.spool",
         )
 
     # Keeps Q7.
@@ -350,7 +350,7 @@ def _other_stream(segment: str, last: str) -> str:
 
 def _read_whole(path: Path) -> tuple[bool, str]:
     """Read a segment once. Returns whether the digest in its foot matches, and the digest of all
-    bytes. Raises CorruptionError if it has no foot.
+    bytes. Raises CorruptionError if it lacks a foot.
     """
     foot, state = read_foot(path), xxhash.xxh3_128()
     with open(path, "rb") as file:

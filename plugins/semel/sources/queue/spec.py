@@ -151,7 +151,7 @@ class QueueSourceSpec(MessagesSpec):
         return self.on_refused or OnRefused.FAIL
 
     def selection_rule(self) -> str:
-        """A queue has no time of its messages to select by."""
+        """Plan does not select messages by a time."""
         return "its arrival"
 
     @property
@@ -225,7 +225,7 @@ class NatsSourceSpec(QueueSourceSpec):
     type: Literal["nats"]
     """The kind of source."""
     servers: str | None = Field(default=None, pattern=_SERVERS)
-    """Servers that need no login, as nats://host:port,nats://host:port. This or connection."""
+    """Servers without a login, as nats://host:port,nats://host:port. This or connection."""
     stream: str = Field(pattern=r"^[^\s.*>/\\]+$")
     """The stream."""
     consumer: str = Field(pattern=r"^[^\s.*>/\\]+$")

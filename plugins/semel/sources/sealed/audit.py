@@ -307,7 +307,7 @@ class _ClaimReader:
         self._far_times = pa.concat_tables(tables) if tables else None
 
     def _flush(self, pending: list[pa.Table], at: int) -> Generator[ClaimedRecords, None, int]:
-        """Judge pending rows, the first of them row `at`. Returns the number of the next row."""
+        """Judge pending rows, from row `at` on. Returns the number of the next row."""
         if not pending:
             return at
         rows = pa.concat_tables(pending)

@@ -39,7 +39,7 @@ def find_claims(source: PartAccess, claims: Collection[Claim], batch_id: int) ->
 # Keeps S6.
 def prove_claim(source: PartAccess, claim: Claim, batch_id: int) -> SealedPart:
     """The part of a claim, under its name. Raises ChangedError if its content changed, SourceError
-    if it is missing, CorruptionError if the claim has no evidence of a part.
+    if it is missing, CorruptionError if the claim lacks the evidence of a part.
 
     Reads the part only if its fingerprint changed since it was claimed.
     """

@@ -29,9 +29,9 @@ class UnreadablePartError(Exception):
 def inspect_footer(
     context: Context, part: SealedPart, file: Any, read_at: ReadAt
 ) -> PartInspection | None:
-    """Inspect a part by its footer. Returns None if it has no footer yet.
+    """Inspect a part by its footer. Returns None if the footer is still missing.
 
-    `file`: the part as a binary file; `read_at` reads ranges of it. Raises UnreadablePartError if
+    `file`: the part as a binary file; `read_at` reads its ranges. Raises UnreadablePartError if
     the part is damaged, encrypted or not Parquet, OSError if it cannot be read.
     """
     footer = _footer(read_at, part.length)
@@ -72,7 +72,7 @@ def _noun(context: Context) -> str:
 
 
 def _footer(read_at: ReadAt, size: int) -> bytes | None:
-    """The bytes of a footer. Returns None if the part has no footer yet."""
+    """The bytes of a footer. Returns None if the footer is still missing."""
     head, tail = read_at(0, len(_MAGIC)), read_at(max(0, size - _TAIL_BYTES), _TAIL_BYTES)
     if _ENCRYPTED in (head, tail[-len(_ENCRYPTED) :]):
         why = "it is encrypted, which semel does not support. Move it out of the source"

@@ -78,7 +78,7 @@ class Schemas:
     def _compile(self, number: int) -> _Read | str | None:
         """The decoder of a schema, or the reason why it is unusable.
 
-        Returns None if the registry has no schema of this id.
+        Returns None if the registry does not know this id.
         """
         if self._client is None:
             self._client = self._exits.enter_context(self._registry.client())

@@ -128,7 +128,7 @@ class TopicAuditor(Auditor):
     def _messages(
         self, claim: Claim, place: tuple[str, int]
     ) -> Iterator[Sequence["Message"]]:
-        """The messages that a `read_committed` consumer sees, in order; other offsets have none."""
+        """The messages that a `read_committed` consumer sees, in order; other offsets lack one."""
         codes = kafka_package().KafkaError
         self._consumer.assign([kafka_package().TopicPartition(*place, claim.start)])
         following, largest, deadline = claim.start, 1, time.monotonic() + _SILENT_SECONDS
