@@ -44,25 +44,25 @@ class Habit:
 HABITS = {
     "headless": Habit(
         r"(?:^|[.;:!?] |\n)(What|Who|Whoever|Whatever|Whose|Of)\b(?![^.?!]*\?)",
-        1,
+        0,
         'begin with the actor or the thing: "What is lost" is "Lost records"',
     ),
-    "told": Habit(r"\b(told|tells?)\b", 1, "write reports, prints, shows or returns"),
+    "told": Habit(r"\b(told|tells?)\b", 0, "write reports, prints, shows or returns"),
     "asked": Habit(
         r"\b(is|are|was|were|be) (said|asked|told|held against|taken for|looked at)\b",
         0,
         "write queries, compares with or treats as, with the actor as the subject",
     ),
-    "none": Habit(r"\b(is|are|has|have|was) none\b", 1, 'write "is not a" or "has no ..."'),
+    "none": Habit(r"\b(is|are|has|have|was) none\b", 0, 'write "is not a" or "lacks a"'),
     "anew": Habit(r"\banew\b(?!`)", 0, "write again"),
     "but for": Habit(r"\bbut for\b", 0, "write except"),
     "no as object": Habit(
         r"\b(takes?|names?|holds?|makes?|knows?|has|have|says?|needs?) no(thing)?\b",
-        17,
-        'write "does not take"; "has no space" is English',
+        5,
+        'write "does not take", "lacks a" or "without a"; "has no space" is English',
     ),
     "of which": Habit(
-        r"\bof (which|whom|it|them|those|these)\b", 10, "write its, their, or the noun"
+        r"\bof (which|whom|it|them|those|these)\b", 4, "write its, their, or the noun"
     ),
     "somebody": Habit(r"\b(another's|somebody|nobody)\b", 1, "name the actor"),
     "passive": Habit(
