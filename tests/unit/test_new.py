@@ -265,7 +265,7 @@ def test_gzip(new) -> None:
 
 REFUSED = [
     (b"", "empty"),
-    (b"id,n\n", "no record"),
+    (b"id,n\n", "do not contain records"),
     (b"1,2.5,x\n2,3.5,y\n", "looks like a record"),
     (b"2024-01-01,a\n2024-01-02,b\n", "looks like a record"),
     (b"id,,n\n1,2,3\n", "column 2 of the header, '', has no name"),

@@ -41,7 +41,7 @@ SOURCE = {
         ({"select": "interval", "interval_from": "%Y-%d/"}, "each unit down to its smallest one"),
         ({"select": "interval", "interval_from": "%Y-%m-%dT%I/"}, "each unit down to its smallest"),
         ({"select": "interval", "interval_from": "%Y%Y/"}, "is not a strptime pattern"),
-        ({"select": "interval", "interval_from": "mtime", "ordered": True}, "ordered: has no"),
+        ({"select": "interval", "interval_from": "mtime", "ordered": True}, "ordered: does not apply"),
         ({"ordered": "yes"}, "ordered"),
         ({"format": "parquet", "unknown": "keep"}, "unknown: keep does not apply"),
         ({"csv": {"delimiter": ";"}}, "csv: does not apply to format: jsonl"),

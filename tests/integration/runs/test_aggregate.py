@@ -548,7 +548,7 @@ def test_columns_of_transforms_are_checked(
         ({"by": [["user"], ["user"]]}, "same columns twice"),
         ({"sink": {**TABLE, "create": False}}, "create"),
         ({"sink": {**TABLE, "mode": "upsert", "key": ["user"]}}, "upsert"),
-        ({"sink": {"position_columns": True}}, "no position"),
+        ({"sink": {"position_columns": True}}, "lack a position"),
         ({"sink": {"partition_by": ["n"]}}, "not one of window_start, user"),
     ],
     ids=str,
