@@ -7,7 +7,6 @@ SHELL := /bin/bash
 PYTHON_MIN := 3.11
 # Hundreds of processes are started here: what they import is to be compiled once.
 export PYTHONDONTWRITEBYTECODE :=
-JAVA_MIN := 17
 
 # The first of these that is new enough makes .venv; `make PYTHON=/path/to/python demo` names one.
 PYTHON ?= $(firstword $(foreach name,python3 python3.11 python3.12 python3.13,$(shell \
@@ -111,11 +110,6 @@ check:
 		missing+=("Python $(PYTHON_MIN) or newer"); packages+=(python3 python3-venv); \
 	elif ! "$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null; then \
 		missing+=("the venv module of $(PYTHON)"); packages+=(python3-venv); \
-	fi; \
-	java=java; if [ -n "$$JAVA_HOME" ]; then java="$$JAVA_HOME/bin/java"; fi; \
-	version=$$("$$java" -version 2>&1 | sed -nE 's/.* version "([0-9]+).*/\1/p' | head -n 1); \
-	if [ "$${version:-0}" -lt $(JAVA_MIN) ]; then \
-		missing+=("Java $(JAVA_MIN) or newer"); packages+=(openjdk-17-jre-headless); \
 	fi; \
 	if [ "$${#missing[@]}" -gt 0 ]; then \
 		names=$$(printf ', %s' "$${missing[@]}"); \

@@ -36,6 +36,7 @@ from semel import pipeline  # noqa: E402
 from semel.ledger import Ledger  # noqa: E402
 from semel.ledger.migrate import migrate  # noqa: E402
 from semel.spark.settings import settings_for  # noqa: E402
+from semel_local.stack import java  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 UNTRACKED = ROOT / "build" / "bench" / "results"
@@ -148,6 +149,7 @@ def open_spark(
     # Spark's workers import the peers, and the semel that is measured.
     folders = ROOT / "benchmarks", ROOT / "plugins"
     os.environ["PYTHONPATH"] = os.pathsep.join(map(str, folders))
+    os.environ.setdefault("JAVA_HOME", str(java.home()))
     builder = SparkSession.builder.master(master).appName("semel-benchmark")
     settings = settings_for(master) | {
         "spark.ui.showConsoleProgress": "false",

@@ -15,6 +15,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from leftovers import VARIABLE
+from semel_local.stack import java
 
 WORKERS_MAX = 4
 """Each has a Postgres, and a Spark or a broker once it needs one: some 2 GiB."""
@@ -46,9 +47,11 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_configure(config: pytest.Config) -> None:
     """Load the fixtures where tests run, which is not in the process that hands them out.
 
+    Spark runs on the Java of the local stack, as for a newcomer without another Java.
     From here to the end of the collection Python does not look for garbage: there is none.
     """
     gc.disable()
+    os.environ.setdefault("JAVA_HOME", str(java.home()))
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         config.pluginmanager.import_plugin("fixtures.all")
 

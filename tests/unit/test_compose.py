@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from semel.settings import LEDGER_VARIABLE, SPARK_VARIABLE
-from semel_local.stack import airflow_server, postgres, spark_server
+from semel_local.stack import airflow_server, java, postgres, spark_server
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yaml"
@@ -115,8 +115,7 @@ def test_versions_are_those_of_the_project():
     python = re.search(r"^PYTHON_MIN := (.*)$", makefile, re.M)[1]
     assert f"FROM python:{python}-slim-" in dockerfile
     assert project["requires-python"] == f">={python}"
-    java = re.search(r"^JAVA_MIN := (.*)$", makefile, re.M)[1]
-    assert f" openjdk-{java}-jre-headless " in dockerfile
+    assert f" openjdk-{java.VERSION_MIN}-jre-headless " in dockerfile
     # Every package comes from constraints.txt, and none is named by a version of its own.
     installs = re.findall(r"pip install (.*?)(?=&&|$)", dockerfile, re.S)
     assert installs and all("-c constraints.txt" in each and "==" not in each for each in installs)

@@ -336,7 +336,6 @@ def test_without_go_no_object_store(monkeypatch, tmp_path):
 
 def test_without_maven_no_broker_and_nothing_else_starts(monkeypatch, tmp_path):
     """One line says what to install, before any work."""
-    monkeypatch.setattr(SERVERS["kafka"], "java", lambda: "java")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(supervision, "start", lambda _: pytest.fail("it was started"))
     with pytest.raises(TerminalError, match="Maven is not installed.*apt-get install -y maven"):

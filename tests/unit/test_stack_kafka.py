@@ -77,24 +77,14 @@ def test_without_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             kafka_server.jars(tmp_path)
 
 
-@pytest.mark.parametrize("home", ["", "elsewhere"])
-def test_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str) -> None:
-    """One line says what to install, also where JAVA_HOME names a folder without it."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("JAVA_HOME", home and str(tmp_path / home))
-    with pytest.raises(TerminalError, match="sudo apt-get install -y openjdk-17-jre-headless"):
-        kafka_server.java()
-
-
 def test_the_settings_are_for_java_and_this_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others cannot read them; a folder may have any letters; what could not be made is told."""
-    program(tmp_path, "java", "#!/bin/sh\necho bad settings; exit 1\n")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    java = program(tmp_path, "java", "#!/bin/sh\necho bad settings; exit 1\n")
     folder = tmp_path / "brökér"
     with pytest.raises(TerminalError, match="bad settings"):
-        kafka_server.write(folder, kafka_server.java(), tmp_path, {"a": "b\\c"})
+        kafka_server.write(folder, str(java / "java"), tmp_path, {"a": "b\\c"})
     written = folder / "server.properties"
     assert written.stat().st_mode & 0o777 == 0o600 and folder.stat().st_mode & 0o777 == 0o700
     text = written.read_text(encoding="ascii")

@@ -17,7 +17,7 @@ from signal import SIGTERM
 
 from semel import settings
 from semel.errors import TerminalError
-from semel_local.stack import layout, postgres, spark_server
+from semel_local.stack import java, layout, postgres, spark_server
 from semel_local.stack.layout import Echo
 from semel_local.stack.leader import ChildProcess
 
@@ -96,6 +96,7 @@ def environment(
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark_server.connection(spark_remote)),
         "PYSPARK_PYTHON": layout.python(),
+        "JAVA_HOME": str(java.home()),
         **({WAREHOUSE_VARIABLE: warehouse} if warehouse else {}),
     }
     prefixes = ("AIRFLOW_", "SEMEL_")

@@ -18,8 +18,8 @@ from pathlib import Path
 from signal import SIGTERM
 
 from semel import settings
-from semel.errors import AGAIN, TerminalError
-from semel_local.stack import layout, maven
+from semel.errors import TerminalError
+from semel_local.stack import java, layout, maven
 from semel_local.stack.layout import Echo
 from semel_local.stack.leader import ChildProcess
 
@@ -78,10 +78,10 @@ SETTINGS = {
 def fetch(echo: Echo) -> None:
     """Fetch its jars, unless they exist.
 
-    Raises TerminalError if Java or Maven is missing, UnavailableError if Maven cannot fetch the
-    jars.
+    Raises TerminalError if Maven is missing or JAVA_HOME is wrong, UnavailableError if Maven cannot
+    fetch the jars.
     """
-    java()
+    java.program()
     if not _jars().is_dir():
         maven.program_path(WHAT)
         echo("kafka: Maven fetches the broker, 44 MB")
@@ -96,23 +96,11 @@ def jars(home: Path) -> Path:
     return maven.fetch(POM, home, WHAT)
 
 
-def java() -> str:
-    """The path of Java: JAVA_HOME's, or else the one on PATH. Raises TerminalError without Java."""
-    program = shutil.which(_java())
-    if program is None:
-        raise TerminalError(
-            "Java is not installed; the Kafka broker needs it. On Debian 12: "
-            "sudo apt-get install -y openjdk-17-jre-headless",
-            next=AGAIN,
-        )
-    return program
-
-
 def part() -> ChildProcess:
     """The part, for supervisor. Its ports are in its settings, so a new port is not a new part."""
     return ChildProcess(
         name=NAME,
-        command=command(_java(), _jars(), _folder()),
+        command=command(java.program(), _jars(), _folder()),
         env={},
         directory=str(_folder()),
         log=str(layout.folder("log") / "kafka.log"),
@@ -123,9 +111,9 @@ def part() -> ChildProcess:
     )
 
 
-def command(java: str, jars: Path, folder: Path) -> list[str]:
+def command(program: str, jars: Path, folder: Path) -> list[str]:
     """The command that runs the broker with the settings that `write` has written to `folder`."""
-    return [*_calling(java, jars), "-Xmx512m", "kafka.Kafka", str(_properties(folder))]
+    return [*_calling(program, jars), "-Xmx512m", "kafka.Kafka", str(_properties(folder))]
 
 
 def prepare(ports: Mapping[str, int]) -> None:
@@ -138,10 +126,10 @@ def prepare(ports: Mapping[str, int]) -> None:
         "listener.security.protocol.map": "PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "controller.quorum.bootstrap.servers": controller,
     }
-    write(_folder(), java(), _jars(), addresses)
+    write(_folder(), java.program(), _jars(), addresses)
 
 
-def write(folder: Path, java: str, jars: Path, more: Mapping[str, str]) -> None:
+def write(folder: Path, program: str, jars: Path, more: Mapping[str, str]) -> None:
     """Write a broker's settings: SETTINGS and `more`. Create its data folder if it is missing.
 
     A half-made data folder never counts as one.
@@ -158,7 +146,7 @@ def write(folder: Path, java: str, jars: Path, more: Mapping[str, str]) -> None:
     cluster = base64.urlsafe_b64encode(b"\0" + secrets.token_bytes(15)).decode().rstrip("=")
     words = ("kafka.tools.StorageTool", "format", "--standalone", "-t", cluster)
     result = subprocess.run(
-        [*_calling(java, jars), *words, "-c", str(_properties(folder))],
+        [*_calling(program, jars), *words, "-c", str(_properties(folder))],
         cwd=folder, capture_output=True, text=True, timeout=FORMAT_SECONDS, check=False,
     )  # fmt: skip
     if result.returncode:
@@ -188,13 +176,8 @@ def trouble(port: int) -> str:
     return "" if brokers else "it is not yet ready"
 
 
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home, "bin", "java")) if home else "java"
-
-
-def _calling(java: str, jars: Path) -> list[str]:
-    return [java, "-Dorg.apache.logging.log4j.level=WARN", "-cp", f"{jars}/*"]
+def _calling(program: str, jars: Path) -> list[str]:
+    return [program, "-Dorg.apache.logging.log4j.level=WARN", "-cp", f"{jars}/*"]
 
 
 def _properties(folder: Path) -> Path:

@@ -3,7 +3,6 @@
 import importlib.metadata
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -174,12 +173,6 @@ def _stack_spec(echo: Echo, servers: list[str]) -> StackSpec:
     for name in servers:
         SERVERS[name].fetch(echo)
     embedded = _embedded()
-    if "spark" in embedded and not (shutil.which("java") or os.environ.get("JAVA_HOME")):
-        raise TerminalError(
-            "Java is not installed; Spark needs Java 17. On Debian 12: "
-            "sudo apt-get install -y openjdk-17-jre-headless",
-            next="semel up",
-        )
     dags = airflow_server.dags_folder()
     if not dags.is_dir():
         raise TerminalError(

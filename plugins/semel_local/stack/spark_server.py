@@ -12,7 +12,7 @@ import semel
 from semel.errors import TerminalError
 from semel.settings import LEDGER_VARIABLE
 from semel.spark.settings import CONNECT_VARIABLES, LOOPBACK, SETTINGS
-from semel_local.stack import layout
+from semel_local.stack import java, layout
 from semel_local.stack.leader import ChildProcess
 
 _PROGRAM = Path(semel.__file__).with_name("spark") / "connect_server.py"
@@ -111,6 +111,7 @@ def part(port: int) -> ChildProcess:
         command=[*command, str(_PROGRAM)],
         env={
             "SPARK_HOME": str(spark),
+            "JAVA_HOME": str(java.home()),
             "SPARK_LOCAL_DIRS": os.environ.get("SPARK_LOCAL_DIRS")
             or str(layout.folder("spark", "local")),
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON") or layout.python(),
