@@ -69,6 +69,10 @@ class TerminalError(SemelError):
     """The same call fails again until a person changes something."""
 
 
+class MissingPackageError(TerminalError, ImportError):
+    """A package is not installed that an extra of semel brings. `next` installs it."""
+
+
 class UsageError(TerminalError):
     """A command has an invalid argument. It exits with the code of a wrong usage."""
 

@@ -5,10 +5,41 @@
 
 The functions import their modules when called, because Airflow also loads this package for its
 executor.
+Importing it raises MissingPackageError without Airflow, TerminalError with an older one than
+AIRFLOW_MIN.
 """
 
+import re
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from semel.errors import MissingPackageError, TerminalError
+
+AIRFLOW_MIN = (3, 1)
+"""The oldest Airflow that semel works with."""
+
+
+def _find_airflow() -> str:
+    """The version of Airflow, from its package: semel's pages and tasks import it, this does not."""
+    for package in ("apache-airflow-core", "apache-airflow"):  # Airflow 2 has only the second.
+        with suppress(PackageNotFoundError):
+            return version(package)
+    raise MissingPackageError(
+        "semel.airflow: this Python has no Airflow. Install semel[airflow]",
+        next="pip install 'semel[airflow]'",
+    )
+
+
+AIRFLOW_VERSION = _find_airflow()
+
+if tuple(map(int, re.findall(r"\d+", AIRFLOW_VERSION)[:2])) < AIRFLOW_MIN:
+    raise TerminalError(
+        f"semel.airflow: semel needs Airflow {'.'.join(map(str, AIRFLOW_MIN))} or newer, and this "
+        f"is Airflow {AIRFLOW_VERSION}. Upgrade it",
+        next="pip install 'semel[airflow]'",
+    )
 
 COLLECT_DAG_ID = "semel_collect"
 """The default id of the DAG that collects."""

@@ -9,19 +9,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import (
-    DAG,
-    Asset,
+from airflow.sdk import DAG, Asset, chain, get_parsing_context
+
+from semel import pipeline
+from semel.airflow import assets, describe, intervals, notify, replays, surroundings
+from semel.airflow.compat import (
     AsyncCallback,
     CronDataIntervalTimetable,
     DeadlineAlert,
     DeadlineReference,
-    chain,
-    get_parsing_context,
 )
-
-from semel import pipeline
-from semel.airflow import assets, describe, intervals, notify, replays, surroundings
 from semel.airflow.operators import (
     CollectOperator,
     CommitOperator,

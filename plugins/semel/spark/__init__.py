@@ -1,0 +1,11 @@
+"""Staging in Spark, and `semel check` and `semel explain` there. Needs the extra `semel[spark]`."""
+
+from importlib.util import find_spec
+
+from semel.errors import MissingPackageError
+
+if find_spec("pyspark") is None:
+    raise MissingPackageError(
+        "semel.spark: this Python has no pyspark. Nothing was started. Install semel[spark]",
+        next="pip install 'semel[spark]'",
+    )

@@ -12,7 +12,6 @@ from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, QueryContextType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -36,6 +35,11 @@ from semel.stage.job import (
 from semel.stage.read import read_task
 from semel.stage.shard import classify_shard
 from semel.stage.write import survivors, write_rows, write_task
+
+try:
+    from py4j.protocol import Py4JJavaError
+except ImportError:  # pyspark-client brings Connect alone.
+    Py4JJavaError = PySparkException
 
 _READ = "shard int, split int, ids binary, report binary"
 _CLASSIFIED = "task int, split int, shard int, dropped binary, report binary, files binary"
