@@ -70,7 +70,7 @@ class TerminalError(SemelError):
 
 
 class MissingPackageError(TerminalError, ImportError):
-    """A package is not installed that an extra of semel brings. `next` installs it."""
+    """semel, or a package that an extra of it brings, is not installed in a Python."""
 
 
 class UsageError(TerminalError):

@@ -149,7 +149,7 @@ def test_executors_without_the_wheel(
 ) -> None:
     """The task's log says that semel is missing there, and which version the driver has."""
     text = run_on(call, installed, without_semel)
-    assert "cannot import semel. Nothing was committed. Install semel 0.1.0 into" in text, text
+    assert "an executor cannot import semel 0.1.0. Nothing was committed. Install its" in text, text
 
 
 @pytest.mark.proof

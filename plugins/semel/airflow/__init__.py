@@ -22,24 +22,26 @@ AIRFLOW_MIN = (3, 1)
 
 
 def _find_airflow() -> str:
-    """The version of Airflow, from its package: semel's pages and tasks import it, this does not."""
+    """The version of Airflow's package. Only the modules of semel.airflow import Airflow itself."""
     for package in ("apache-airflow-core", "apache-airflow"):  # Airflow 2 has only the second.
         with suppress(PackageNotFoundError):
-            return version(package)
-    raise MissingPackageError(
-        "semel.airflow: this Python has no Airflow. Install semel[airflow]",
-        next="pip install 'semel[airflow]'",
-    )
+            found = version(package)
+            break
+    else:
+        raise MissingPackageError(
+            "semel.airflow: this Python has no Airflow. Install semel[airflow]",
+            next="pip install 'semel[airflow]'",
+        )
+    if tuple(map(int, re.findall(r"\d+", found)[:2])) < AIRFLOW_MIN:
+        raise TerminalError(
+            f"semel.airflow: this Python has Airflow {found}, and semel needs Airflow "
+            f"{'.'.join(map(str, AIRFLOW_MIN))} or newer. Upgrade it",
+            next="pip install 'apache-airflow>=3.1,<4'",
+        )
+    return found
 
 
 AIRFLOW_VERSION = _find_airflow()
-
-if tuple(map(int, re.findall(r"\d+", AIRFLOW_VERSION)[:2])) < AIRFLOW_MIN:
-    raise TerminalError(
-        f"semel.airflow: semel needs Airflow {'.'.join(map(str, AIRFLOW_MIN))} or newer, and this "
-        f"is Airflow {AIRFLOW_VERSION}. Upgrade it",
-        next="pip install 'semel[airflow]'",
-    )
 
 COLLECT_DAG_ID = "semel_collect"
 """The default id of the DAG that collects."""

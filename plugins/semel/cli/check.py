@@ -79,13 +79,13 @@ def _airflow(checkup: "CheckReport") -> None:
     from semel.errors import MissingPackageError, TerminalError
 
     try:
-        from semel import airflow
+        from semel.airflow import AIRFLOW_VERSION
     except MissingPackageError:
         return
     except TerminalError as error:
         checkup.add("Airflow", str(error), error.next)
     else:
-        checkup.add("Airflow", f"version {airflow.AIRFLOW_VERSION}")
+        checkup.add("Airflow", f"version {AIRFLOW_VERSION}")
 
 
 def describe_notify(names: Iterable[str]) -> list[tuple[str, str, str]]:

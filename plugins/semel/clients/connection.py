@@ -34,6 +34,8 @@ def require_package(service: str, extra: str) -> Iterator[None]:
     """
     try:
         yield
+    except MissingPackageError:  # An inner block has named its own extra.
+        raise
     except ImportError as error:
         raise MissingPackageError(
             f"{service} needs a package that {socket.gethostname()} lacks ({error}). "

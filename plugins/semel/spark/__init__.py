@@ -4,8 +4,13 @@ from importlib.util import find_spec
 
 from semel.errors import MissingPackageError
 
-if find_spec("pyspark") is None:
-    raise MissingPackageError(
-        "semel.spark: this Python has no pyspark. Nothing was started. Install semel[spark]",
-        next="pip install 'semel[spark]'",
-    )
+
+def _require_pyspark() -> None:
+    if find_spec("pyspark") is None:
+        raise MissingPackageError(
+            "semel.spark: this Python has no pyspark. Nothing was started. Install semel[spark]",
+            next="pip install 'semel[spark]'",
+        )
+
+
+_require_pyspark()

@@ -16,10 +16,10 @@ from pyspark.errors import PySparkException, QueryContextType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from semel import errors
+from semel import __version__, errors
 from semel.declare.parts import twice
 from semel.declare.yaml import key_of
-from semel.errors import RetryableError, SemelError, TerminalError
+from semel.errors import MissingPackageError, RetryableError, SemelError, TerminalError
 from semel.formats.table import sink_format
 from semel.model.manifest import SplitReport, pack_files, unpack_files
 from semel.spark.transforms import Transform, load_transforms
@@ -87,6 +87,7 @@ _MEANINGS = {
 
 _FAULT_NAME = re.compile(r"^\(?([\w.]*(?:Error|Exception)\b|\[[A-Z][A-Z0-9_.]+\])")
 _SQL_LINE = re.compile(r"\bline (\d+),? (?:pos|position) \d+\b")
+_NO_SEMEL = re.compile(r"No module named '?semel\b")
 _SEMEL_ERROR = re.compile(r"semel\.errors\.(\w+Error): (.*)")
 
 
@@ -203,7 +204,8 @@ def schema_of(schema: pa.Schema) -> list[list[str]]:
 
 
 def translate_error(error: Exception, *, samples: bool = True) -> SemelError:
-    """Convert Spark's error to semel's: the error that a task raised, or a RetryableError.
+    """Convert Spark's error to semel's: the error that a task raised, a MissingPackageError if an
+    executor lacks semel, or a RetryableError.
 
     Without `samples` the message leaves out Spark's text, which may contain values of records.
     """
@@ -212,6 +214,11 @@ def translate_error(error: Exception, *, samples: bool = True) -> SemelError:
         name, message = raised[-1]
         kind = getattr(errors, name, RetryableError)
         return kind(message.strip())
+    if _NO_SEMEL.search(text):
+        return MissingPackageError(
+            f"Spark: an executor cannot import semel {__version__}. Nothing was committed. Install "
+            "its wheel into the Python that PYSPARK_PYTHON names there"
+        )
     cause = _cause(text, samples=samples) or type(error).__name__
     cause = next((meaning for sign, meaning in _MEANINGS.items() if sign in text), cause)
     return RetryableError(f"the Spark job failed: {cause}; the whole trace is in Spark's own log")
