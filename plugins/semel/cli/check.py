@@ -92,12 +92,12 @@ def describe_notify(names: Iterable[str]) -> list[tuple[str, str, str]]:
     """For each connection its name, a description of it as this shell sees it, and the remedy if
     it is faulty.
     """
-    from semel.errors import MissingPackageError
+    from semel.errors import TerminalError
 
     if not (names := sorted(names)):
         return []
     try:
         from semel.airflow import notify
-    except MissingPackageError:
-        return [(name, "not checked: this Python has no Airflow", "") for name in names]
+    except TerminalError as error:  # No Airflow, or an older one than semel needs.
+        return [(name, f"not checked: {error}", "") for name in names]
     return [(name, *notify.describe_in_shell(name)) for name in names]

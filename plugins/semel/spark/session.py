@@ -141,7 +141,7 @@ def _open_classic(master: str) -> SparkSession:
     """
     if is_remote_only():
         raise MissingPackageError(
-            f"Spark: this Python has pyspark-client alone, which cannot start a driver on {master}. "
+            f"Spark: this Python has pyspark-client alone, which starts no driver for {master}. "
             "Nothing was started. Install semel[spark], or name a Spark Connect server",
             next="pip install 'semel[spark]'",
         )
