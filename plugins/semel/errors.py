@@ -70,7 +70,7 @@ class TerminalError(SemelError):
 
 
 class MissingPackageError(TerminalError, ImportError):
-    """semel, or a package that an extra of it brings, is not installed in a Python."""
+    """A Python lacks semel, or a package that one of semel's extras brings."""
 
 
 class UsageError(TerminalError):

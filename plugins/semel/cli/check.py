@@ -89,8 +89,8 @@ def _airflow(checkup: "CheckReport") -> None:
 
 
 def describe_notify(names: Iterable[str]) -> list[tuple[str, str, str]]:
-    """For each connection its name, a description of it as this shell sees it, and the remedy if
-    it is faulty.
+    """For each connection its name, its description as this shell sees it, and the remedy if it is
+    faulty.
     """
     from semel.errors import TerminalError
 
