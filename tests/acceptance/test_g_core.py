@@ -117,7 +117,7 @@ def test_executors_and_shells_need_no_extra(
     for words in (
         ["validate"], ["batches"], ["batches", "shop"], ["show", "1"], ["find", "shop", "e000950"],
         ["letters", "shop"], ["gaps", "shop"], ["audit", "shop"], ["collect", "shop"],
-        ["new", "in/a.jsonl", "--name", "other"], ["--help"], ["run", "--help"],
+        ["new", "other", "data/in/a.jsonl", "--yes"], ["--help"], ["run", "--help"],
     ):  # fmt: skip
         done = call(core, "semel", *words)
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
