@@ -130,7 +130,7 @@ venv: check
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv; \
 	.venv/bin/python -m uv pip install --python .venv/bin/python --compile-bytecode \
 		-c constraints.txt -e plugins/semel_local \
-		-e '.[postgres,kafka,avro,sqs,pubsub,bigquery,nats,objects,delta,openlineage,test]' \
+		-e '.[airflow,spark,postgres,kafka,avro,sqs,pubsub,bigquery,nats,objects,delta,openlineage,test]' \
 		2>&1 | grep --line-buffered -v '^ [-+~] '; \
 	made_from > .venv/.made-from
 	@rm -rf plugins/*.egg-info plugins/semel_local/*.egg-info

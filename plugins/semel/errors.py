@@ -68,6 +68,10 @@ class TerminalError(SemelError):
     """The same call fails again until a person changes something."""
 
 
+class MissingPackageError(TerminalError, ImportError):
+    """A Python lacks semel, or a package that one of semel's extras brings."""
+
+
 class UsageError(TerminalError):
     """A command has an invalid argument. It exits with the code of a wrong usage."""
 

@@ -6,7 +6,7 @@ import pytest
 
 from fix_browser import browser, ui  # noqa: F401
 from fix_stack import Stack, _running_stack, begun, stack  # noqa: F401
-from fix_wheel import installed  # noqa: F401
+from fix_wheel import core, installed, wheels, without_semel  # noqa: F401
 
 HERE = Path(__file__).parent
 

@@ -1,14 +1,18 @@
 """semel's wheel in an environment outside of the checkout, as somebody has it who installs it."""
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from fixtures.environment import python_with
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND_SECONDS_MAX = 300
@@ -43,7 +47,9 @@ class Installed:
 
 
 @pytest.fixture(scope="session")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def installed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Installed:
     """The wheels of semel and of its local stack, built from tracked files, and installed.
 
     The other packages are those of the tests' own environment, which takes a second in place of
@@ -53,17 +59,52 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     if given := os.environ.get("SEMEL_TEST_INSTALLED"):
         return Installed(bin=Path(given))
     folder = tmp_path_factory.mktemp("wheel")
+    wheels = request.getfixturevalue("wheels")
+    return _environment(folder / "venv", wheels, sysconfig.get_path("purelib"))
+
+
+@pytest.fixture(scope="session")
+def without_semel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the packages that `pip install semel` brings, less semel's
+    own.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    versions = ROOT / "constraints.txt"
+    pins = tmp_path_factory.mktemp("core") / "pins.txt"
+    digest = hashlib.sha256(versions.read_bytes()).hexdigest()
+    pins.write_text("\n".join([*project["dependencies"], f"-c {versions}  # {digest}"]))
+    return python_with("core", pins)
+
+
+@pytest.fixture(scope="session")
+def core(
+    wheels: list[Path], without_semel: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Installed:
+    """An environment after `pip install semel`: its wheel, and neither Airflow nor pyspark."""
+    [others] = without_semel.parents[1].glob("lib/python*/site-packages")
+    only = [path for path in wheels if path.name.startswith("semel-")]
+    return _environment(tmp_path_factory.mktemp("core") / "venv", only, str(others))
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The wheels of semel and of its local stack."""
+    folder = tmp_path_factory.mktemp("wheels")
     _copy_tracked(folder / "source")
     local = folder / "source" / "plugins" / "semel_local"
     for source in (folder / "source", local):
         _uv("build", "--quiet", "--out-dir", str(folder / "dist"), str(source))
-    wheels = sorted(map(str, (folder / "dist").glob("*.whl")))
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
-    python = folder / "venv" / "bin" / "python"
-    _uv("pip", "install", "--quiet", "--offline", "--no-deps", "--python", str(python), *wheels)
-    [site] = (folder / "venv" / "lib").glob("python*/site-packages")
-    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return Installed(bin=python.parent)
+    return sorted((folder / "dist").glob("*.whl"))
+
+
+def _environment(venv: Path, wheels: list[Path], others: str) -> Installed:
+    """Install wheels into a new environment, which has all packages of the folder `others` too."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    python, files = str(venv / "bin" / "python"), map(str, wheels)
+    _uv("pip", "install", "--quiet", "--offline", "--no-deps", "--python", python, *files)
+    [site] = (venv / "lib").glob("python*/site-packages")
+    (site / "others.pth").write_text(others + "\n")
+    return Installed(bin=venv / "bin")
 
 
 def _copy_tracked(target: Path) -> None:

@@ -78,7 +78,7 @@ def test_the_projects_pipelines_have_what_they_need():
     sinks = [yaml.safe_load(path.read_text())["sink"] for path in (ROOT / "dags").rglob("*.yaml")]
     named = {sink["connection"] for sink in sinks if sink["type"] == "postgres"}
     assert named == {postgres.WAREHOUSE}
-    assert "-e '.[postgres,kafka,objects,delta]'" in SERVICES["migrate"]["build"]["dockerfile_inline"]
+    assert "-e '.[airflow,spark,postgres,kafka,objects,delta]'" in SERVICES["migrate"]["build"]["dockerfile_inline"]
 
 
 def test_postgres_has_every_database_of_the_stack():

@@ -5,10 +5,43 @@
 
 The functions import their modules when called, because Airflow also loads this package for its
 executor.
+Importing it raises MissingPackageError without Airflow, TerminalError with an older one than
+AIRFLOW_MIN.
 """
 
+import re
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from semel.errors import MissingPackageError, TerminalError
+
+AIRFLOW_MIN = (3, 1)
+"""The oldest Airflow that semel works with."""
+
+
+def _find_airflow() -> str:
+    """The version of Airflow's package. Only the modules of semel.airflow import Airflow itself."""
+    for package in ("apache-airflow-core", "apache-airflow"):  # Airflow 2 has only the second.
+        with suppress(PackageNotFoundError):
+            found = version(package)
+            break
+    else:
+        raise MissingPackageError(
+            "semel.airflow: this Python has no Airflow. Install semel[airflow]",
+            next="pip install 'semel[airflow]'",
+        )
+    if tuple(map(int, re.findall(r"\d+", found)[:2])) < AIRFLOW_MIN:
+        raise TerminalError(
+            f"semel.airflow: this Python has Airflow {found}, and semel needs Airflow "
+            f"{'.'.join(map(str, AIRFLOW_MIN))} or newer. Upgrade it",
+            next="pip install 'apache-airflow>=3.1,<4'",
+        )
+    return found
+
+
+AIRFLOW_VERSION = _find_airflow()
 
 COLLECT_DAG_ID = "semel_collect"
 """The default id of the DAG that collects."""

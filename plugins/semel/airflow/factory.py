@@ -9,19 +9,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import (
-    DAG,
-    Asset,
+from airflow.sdk import DAG, Asset, chain, get_parsing_context
+
+from semel import pipeline
+from semel.airflow import assets, describe, intervals, notify, replays, surroundings
+from semel.airflow.compat import (
+    RETRY_BACKOFF,
     AsyncCallback,
     CronDataIntervalTimetable,
     DeadlineAlert,
     DeadlineReference,
-    chain,
-    get_parsing_context,
 )
-
-from semel import pipeline
-from semel.airflow import assets, describe, intervals, notify, replays, surroundings
 from semel.airflow.operators import (
     CollectOperator,
     CommitOperator,
@@ -43,7 +41,7 @@ DEFAULT_ARGS = {
     "owner": "semel",
     "retries": 3,
     "retry_delay": timedelta(seconds=10),
-    "retry_exponential_backoff": 2.0,
+    "retry_exponential_backoff": RETRY_BACKOFF,
     "max_retry_delay": timedelta(minutes=5),
     "weight_rule": "upstream",
 }

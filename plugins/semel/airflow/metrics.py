@@ -9,9 +9,9 @@ warning in the task's log.
 import logging
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.configuration import conf
-from airflow.sdk.observability.stats import Stats
+from airflow.configuration import conf
 
+from semel.airflow.compat import Stats
 from semel.errors import RetryableError
 
 if TYPE_CHECKING:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator, SkipMixin
+from airflow.sdk import BaseOperator
 
 from semel import pipeline
 from semel.airflow import assets, links, metrics, notify, replays, task_failure
+from semel.airflow.compat import SkipMixin
 from semel.airflow.intervals import run_interval, skipped_interval
 from semel.errors import SemelError, StateError, TerminalError
 from semel.pipeline.spec import Spec

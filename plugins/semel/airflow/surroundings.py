@@ -11,9 +11,10 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook, Connection, Variable
-from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
+from airflow.sdk.exceptions import AirflowRuntimeError
 
 from semel import settings
+from semel.airflow.compat import AirflowNotFoundException
 from semel.errors import TerminalError
 
 if TYPE_CHECKING:

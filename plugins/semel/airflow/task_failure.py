@@ -17,9 +17,8 @@ from logging import Logger
 from types import SimpleNamespace
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowFailException
-
 from airflow import sdk
+from semel.airflow.compat import AirflowFailException
 from semel.errors import Doing, LimitError, RetryableError, SemelError, TerminalError
 
 WIDTH = 110

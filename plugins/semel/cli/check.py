@@ -1,13 +1,17 @@
 """`semel check`: do the ledger, Spark, its executors and the folders work as semel needs them?"""
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from semel import console
 from semel.cli import options
+
+if TYPE_CHECKING:
+    from semel.spark.check import CheckReport
 
 
 def check(
@@ -40,10 +44,9 @@ def check(
             broken = first_line(error)
 
     checkup = look(specs, spark, console.say)
-    for name in sorted({name for spec in specs for name in spec.notify}):
-        from semel.airflow import notify
-
-        checkup.add(f"notify {name}", *notify.describe_in_shell(name))
+    _airflow(checkup)
+    for name, fact, remedy in describe_notify({name for spec in specs for name in spec.notify}):
+        checkup.add(f"notify {name}", fact, remedy)
     for spec in (spec for spec in specs if spec.source.upstream):
         with suppress(SemelError), Ledger() as ledger:
             for refusal in gaps(ledger, spec).refusals:
@@ -69,3 +72,32 @@ def check(
     console.emit(payload, as_json=as_json, render=render)
     if not checkup.ok:
         raise typer.Exit(1)
+
+
+def _airflow(checkup: "CheckReport") -> None:
+    """Check the version of the Airflow in this Python, if it has one."""
+    from semel.errors import MissingPackageError, TerminalError
+
+    try:
+        from semel.airflow import AIRFLOW_VERSION
+    except MissingPackageError:
+        return
+    except TerminalError as error:
+        checkup.add("Airflow", str(error), error.next)
+    else:
+        checkup.add("Airflow", f"version {AIRFLOW_VERSION}")
+
+
+def describe_notify(names: Iterable[str]) -> list[tuple[str, str, str]]:
+    """For each connection its name, its description as this shell sees it, and the remedy if it is
+    faulty.
+    """
+    from semel.errors import TerminalError
+
+    if not (names := sorted(names)):
+        return []
+    try:
+        from semel.airflow import notify
+    except TerminalError as error:  # No Airflow, or an older one than semel needs.
+        return [(name, f"not checked: {error}", "") for name in names]
+    return [(name, *notify.describe_in_shell(name)) for name in names]

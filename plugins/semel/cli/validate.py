@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from semel import console
+from semel.cli.check import describe_notify
 
 if TYPE_CHECKING:
     from semel.pipeline.spec import Spec
@@ -43,11 +44,7 @@ def _notes(spec: "Spec") -> list[str]:
         notes.append(why)
     if spec.delay and (why := spec.source.explain_delay()):
         notes.append(why)
-    if not spec.notify:
-        return notes
-    from semel.airflow import notify
-
-    states = [(name, *notify.describe_in_shell(name)) for name in spec.notify]
+    states = describe_notify(spec.notify)
     return [*notes, *(f"notify: {name} {why}: {remedy}" for name, why, remedy in states if remedy)]
 
 

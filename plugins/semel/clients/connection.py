@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from semel import settings
-from semel.errors import TerminalError
+from semel.errors import MissingPackageError, TerminalError
 
 _TYPE = r"[A-Za-z][A-Za-z0-9_+.-]{0,30}"
 
@@ -27,12 +28,18 @@ def connection_text(connection: str, find: Callable[[str], str | None], example:
 
 @contextmanager
 def require_package(service: str, extra: str) -> Iterator[None]:
-    """Turn an ImportError within the block into a TerminalError that names semel's extra."""
+    """Turn an ImportError within the block into a MissingPackageError that names semel's extra.
+
+    The message has the extra and the host, because it may come from one of Spark's executors.
+    """
     try:
         yield
+    except MissingPackageError:  # An inner block has named its own extra.
+        raise
     except ImportError as error:
-        raise TerminalError(
-            f"{service} needs a package that is not installed here ({error})",
+        raise MissingPackageError(
+            f"{service} needs a package that {socket.gethostname()} lacks ({error}). "
+            f"Install semel[{extra}] there",
             next=f"pip install 'semel[{extra}]'",
         ) from error
 

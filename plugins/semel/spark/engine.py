@@ -12,15 +12,14 @@ from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, QueryContextType
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from semel import errors
+from semel import __version__, errors
 from semel.declare.parts import twice
 from semel.declare.yaml import key_of
-from semel.errors import RetryableError, SemelError, TerminalError
+from semel.errors import MissingPackageError, RetryableError, SemelError, TerminalError
 from semel.formats.table import sink_format
 from semel.model.manifest import SplitReport, pack_files, unpack_files
 from semel.spark.transforms import Transform, load_transforms
@@ -36,6 +35,11 @@ from semel.stage.job import (
 from semel.stage.read import read_task
 from semel.stage.shard import classify_shard
 from semel.stage.write import survivors, write_rows, write_task
+
+try:
+    from py4j.protocol import Py4JJavaError
+except ImportError:  # pyspark-client brings Connect alone.
+    Py4JJavaError = PySparkException
 
 _READ = "shard int, split int, ids binary, report binary"
 _CLASSIFIED = "task int, split int, shard int, dropped binary, report binary, files binary"
@@ -83,6 +87,7 @@ _MEANINGS = {
 
 _FAULT_NAME = re.compile(r"^\(?([\w.]*(?:Error|Exception)\b|\[[A-Z][A-Z0-9_.]+\])")
 _SQL_LINE = re.compile(r"\bline (\d+),? (?:pos|position) \d+\b")
+_NO_SEMEL = re.compile(r"No module named '?semel\b")
 _SEMEL_ERROR = re.compile(r"semel\.errors\.(\w+Error): (.*)")
 
 
@@ -199,7 +204,8 @@ def schema_of(schema: pa.Schema) -> list[list[str]]:
 
 
 def translate_error(error: Exception, *, samples: bool = True) -> SemelError:
-    """Convert Spark's error to semel's: the error that a task raised, or a RetryableError.
+    """Convert Spark's error to semel's: the error that a task raised, a MissingPackageError if an
+    executor lacks semel, or a RetryableError.
 
     Without `samples` the message leaves out Spark's text, which may contain values of records.
     """
@@ -208,6 +214,11 @@ def translate_error(error: Exception, *, samples: bool = True) -> SemelError:
         name, message = raised[-1]
         kind = getattr(errors, name, RetryableError)
         return kind(message.strip())
+    if _NO_SEMEL.search(text):
+        return MissingPackageError(
+            f"Spark: an executor cannot import semel {__version__}. Nothing was committed. Install "
+            "its wheel into the Python that PYSPARK_PYTHON names there"
+        )
     cause = _cause(text, samples=samples) or type(error).__name__
     cause = next((meaning for sign, meaning in _MEANINGS.items() if sign in text), cause)
     return RetryableError(f"the Spark job failed: {cause}; the whole trace is in Spark's own log")

@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
+from pyspark.util import is_remote_only
 
-from semel.errors import UnavailableError
+from semel.errors import MissingPackageError, UnavailableError
 from semel.model.batch import Log
 from semel.spark.engine import SparkEngine
 from semel.spark.settings import SETTINGS, settings_for
@@ -133,7 +134,17 @@ def _connect(remote: str) -> SparkSession:
 
 
 def _open_classic(master: str) -> SparkSession:
-    """Create a session whose driver is this process, or return the existing one."""
+    """Create a session whose driver is this process, or return the existing one.
+
+    Raises MissingPackageError if this Python has pyspark-client alone, which Airflow's provider
+    brings.
+    """
+    if is_remote_only():
+        raise MissingPackageError(
+            f"Spark: this Python has pyspark-client alone, which starts no driver for {master}. "
+            "Nothing was started. Install semel[spark], or name a Spark Connect server",
+            next="pip install 'semel[spark]'",
+        )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Workers need the same packages.
     builder = SparkSession.builder.appName("semel").config(map=settings_for(master))
     builder = builder.config("spark.ui.showConsoleProgress", "false")
