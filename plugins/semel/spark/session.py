@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from pyspark.errors import PySparkException
-from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from semel.errors import UnavailableError
 from semel.model.batch import Log
+from semel.spark import versions
 from semel.spark.engine import SparkEngine
 from semel.spark.settings import SETTINGS, settings_for
 
@@ -49,13 +49,17 @@ def open_engine(remote_or_master: str, log: Log = print) -> Iterator[SparkEngine
     """An engine for one block. It uses `sc://host:port`, a master such as `local[4]`, or SUBMITTED.
 
     Raises UnavailableError if Spark does not answer. Raises TerminalError if Spark was started
-    without a setting that semel needs.
+    without a setting that semel needs, or if its version does not fit.
     """
+    versions.check_driver()
     _demote_loggers("DataFrameQueryContextLogger", "SQLQueryContextLogger")
     connect = remote_or_master.startswith("sc://")
     session = _connect(remote_or_master) if connect else _open_classic(remote_or_master)
     try:
         try:
+            version = versions.check_session(session, connect=connect)
+            if remark := versions.note(version):
+                log(remark)
             session.conf.set("spark.sql.session.timeZone", SETTINGS["spark.sql.session.timeZone"])
             engine = SparkEngine(session)
         except PySparkException as error:
@@ -69,7 +73,7 @@ def open_engine(remote_or_master: str, log: Log = print) -> Iterator[SparkEngine
     finally:
         if connect:
             # Let the client release its queries: after stop() the server refuses these calls.
-            wait(session.client._release_futures, SPARK_ANSWER_SECONDS)
+            wait(versions.release_calls(session), SPARK_ANSWER_SECONDS)
         session.stop()
 
 
@@ -86,6 +90,8 @@ def _demote_loggers(*names: str) -> None:
     For each exception, Spark's client writes several kB of JSON to stderr. semel's own error is one
     line.
     """
+    from pyspark.logger import PySparkLogger  # An unsupported pyspark lacks it.
+
     for name in names:
         logger = PySparkLogger.getLogger(name)
         logger.handlers.clear()
