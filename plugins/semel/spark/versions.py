@@ -1,14 +1,14 @@
 """The Spark versions that semel runs on, and all of their differences.
 
-How it works: a driver's pyspark and the server's Spark are compared when a session opens, and an
-executor's pyspark when a task begins. Only the minor version counts: vendors patch Spark and extend
-its version, as in 4.0.2-amzn-0.
+How it works: opening a session compares the driver's pyspark with Spark. Only the minor version
+counts: vendors patch Spark and extend its version, as in 4.0.2-amzn-0.
 
-No module of semel tests Spark's version elsewhere. This one imports nothing that an unsupported
-pyspark lacks.
+No other module of semel tests Spark's version. This one imports nothing that an unsupported pyspark
+lacks.
 """
 
 import re
+from importlib.metadata import PackageNotFoundError, distribution
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +32,25 @@ _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(.*)", re.DOTALL)
 
 
 def check_driver() -> None:
-    """Raises TerminalError if semel does not support this process's pyspark."""
+    """Raises TerminalError if semel does not support this process's pyspark, or if the packages
+    pyspark and pyspark-client have put two versions into one folder.
+    """
     _check_supported("this Python's pyspark", pyspark.__version__)
+    packages = {}
+    for name in ("pyspark", "pyspark-client"):
+        try:
+            package = distribution(name)
+        except PackageNotFoundError:
+            continue
+        if str(package.locate_file("pyspark")) in pyspark.__path__:
+            packages[name] = package.version
+    if len({minor(version) for version in packages.values()}) > 1:
+        both = " and ".join(f"{name} {version}" for name, version in packages.items())
+        raise TerminalError(
+            f"this Python has {both}, which write to one folder: its files are of two versions. "
+            "Nothing was done. Install one version of both",
+            next=NO_STEP,
+        )
 
 
 def check_session(session: "SparkSession", *, connect: bool) -> str:
@@ -92,7 +109,7 @@ def _check_supported(name: str, version: str) -> None:
     if not OLDEST <= minor(version) < (OLDEST[0] + 1, 0):
         raise TerminalError(
             f"{name} has version {version}: semel needs Spark {_text(OLDEST)} to {_text(NEWEST)}, "
-            f"or a later {OLDEST[0]}.x. Nothing was done. Use such a Spark",
+            f"or a later {OLDEST[0]}.x. Nothing was done. Install one of these",
             next=NO_STEP,
         )
 

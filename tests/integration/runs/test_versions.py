@@ -1,6 +1,7 @@
 """Versions of Spark that semel does not support, or that do not fit each other."""
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyspark
@@ -62,6 +63,24 @@ def test_versions_that_do_not_fit(
     """The error names both versions and the one to install."""
     with pytest.raises(TerminalError, match=refusal):
         compare(monkeypatch, client, server, connect=connect)
+
+
+def test_a_folder_of_two_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyspark and pyspark-client own one folder; two minor versions of them are refused. A
+    pyspark-client elsewhere, which PYTHONPATH hides, does no harm.
+    """
+    (folder,) = pyspark.__path__
+
+    def of(version: str, place: str) -> SimpleNamespace:
+        return SimpleNamespace(version=version, locate_file=lambda _: Path(place))
+
+    packages = {"pyspark": of("4.3.0", folder), "pyspark-client": of("4.2.0", folder)}
+    monkeypatch.setattr(versions, "distribution", packages.__getitem__)
+    with pytest.raises(TerminalError, match=r"pyspark 4\.3\.0 and pyspark-client 4\.2\.0, which"):
+        versions.check_driver()
+    for other in (of("4.3.1", folder), of("4.2.0", "elsewhere")):
+        packages["pyspark-client"] = other
+        versions.check_driver()
 
 
 def test_an_unsupported_pyspark_is_named_everywhere(
