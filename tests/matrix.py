@@ -61,7 +61,7 @@ SPARK_QUICK = (
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """A version to try. `packages`: the requirements of its overlay; the first is of the version."""
+    """A version to try. `packages`: what its overlay holds; the first one has the version."""
 
     kind: str
     version: str
@@ -88,7 +88,7 @@ VERSIONS = tuple(map(_spark, ("4.0.5", "4.1.4", "4.2.0", "4.3.0")))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns 0 if all tests passed. A version that no index offers now is skipped, where it may."""
+    """Returns 0 if all tests passed. A version is skipped where no package index answers."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="oldest and newest, a few cases")
     parser.add_argument("--versions", nargs="+", default=[], help="only these, such as 4.0.5")
@@ -115,8 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _outermost(versions: list[Version]) -> Iterator[Version]:
-    """The oldest and the newest of each kind, but for a version that .venv has: all tests run there.
-    """
+    """The oldest and the newest of each kind, without .venv's own, on which all tests run."""
     for kind in sorted({one.kind for one in versions}):
         of_kind = [one for one in versions if one.kind == kind]
         yield from (one for one in dict.fromkeys([of_kind[0], of_kind[-1]]) if one.overlay)

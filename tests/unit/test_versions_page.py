@@ -1,4 +1,4 @@
-"""The versions that `make matrix` tries: as the page says, as the library says, and with each test."""
+"""The versions that `make matrix` tries are those of the page and of the library."""
 
 import re
 from pathlib import Path

@@ -307,7 +307,7 @@ def _executors(
     for check in checks:  # Several pipelines may have the same text.
         rights.setdefault(check.part, {})[check.success] = None
     parts = {
-        "Spark on executors": ("Spark", "version " + ", ".join({a.spark: 0 for a in report.answers})),
+        "Spark on executors": ("Spark", f"version {', '.join({a.spark for a in report.answers})}"),
         "semel on executors": ("semel", f"version {__version__}"),
         "ledger from executors": (
             "ledger", ledger if needed else "not needed: identity by position"

@@ -32,11 +32,20 @@ SPARK_ANSWER_SECONDS = 10.0
 PROGRESS_SECONDS = 3.0
 """Minimum time between two lines of Spark's progress, so that a long stage does not fill a log."""
 
+IDLE_SECONDS = 20.0
+"""How long no executor may take a task before semel names the usual reasons, once."""
+
 INTERRUPT_SECONDS = 30.0
 """How long `interrupt` cancels new jobs: longer than the 5 s after which Airflow kills a task."""
 
 SUBMITTED = "submitted"
 """For `open_engine`: the master that spark-submit has set."""
+
+_NO_EXECUTOR = (
+    f"Spark: no executor has taken a task for {IDLE_SECONDS:.0f} s. All are busy, or none can "
+    "start: they have another version of Spark than the driver, another Python, or too little "
+    "memory. Read Spark's own log for the reason"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -166,6 +175,7 @@ class _Progress:
         self.log = log
         self.last_line = ""
         self.next_time = time.monotonic() + PROGRESS_SECONDS
+        self.idle_since: float | None = None
 
     def __call__(
         self,
@@ -183,6 +193,13 @@ class _Progress:
         `counts`: the finished tasks and all tasks, for each stage.
         """
         finished, total = map(sum, zip(*counts, strict=True)) if counts else (0, 0)
+        if running or finished or not total:
+            self.idle_since = None
+        elif self.idle_since is None:
+            self.idle_since = time.monotonic()
+        elif time.monotonic() - self.idle_since >= IDLE_SECONDS:
+            self.log(_NO_EXECUTOR)
+            self.idle_since = float("inf")
         line = f"Spark: {finished} of {total} tasks done, {running} running"
         if total and line != self.last_line and time.monotonic() >= self.next_time:
             self.log(line)

@@ -75,9 +75,9 @@ def note(version: str) -> str:
     """A remark on a Spark version that semel was not tried with. Empty for others."""
     match = _VERSION.fullmatch(version)
     if match and match[4]:
-        return f"Spark {version} is a vendor's build, which semel treats as Spark {match[1]}.{match[2]}"
+        return f"Spark {version} is a vendor's build; semel treats it as {match[1]}.{match[2]}"
     if minor(version) > NEWEST:
-        return f"Spark {version} is newer than {_text(NEWEST)}, the newest that semel was tried with"
+        return f"Spark {version} is newer than {_text(NEWEST)}, the newest that semel has tried"
     return ""
 
 

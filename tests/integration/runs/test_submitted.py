@@ -25,7 +25,7 @@ SECONDS_MAX = 240
 def submitted(
     bench: Workbench, ledger: Ledger, batch_id: int, **environment: str
 ) -> tuple[int, dict[str, Any], str]:
-    """Stage a batch of `events` under spark-submit. Returns its exit code, its answer, its output."""
+    """Stage a batch of `events` under spark-submit. Returns its exit code, answer and output."""
     answer = bench.folder / "answer.json"
     settings = settings_for("local[2]") | {"spark.sql.warehouse.dir": str(bench.folder / "wh")}
     done = subprocess.run(

@@ -86,9 +86,7 @@ def test_a_folder_of_two_versions(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unsupported_pyspark_is_named_everywhere(
     bench: Workbench, ledger: Ledger, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`semel check`, a run and Airflow's task have one sentence within seconds: no Spark starts, and
-    nothing was staged.
-    """
+    """`semel check`, a run and Airflow's task have one sentence within seconds; no Spark starts."""
     monkeypatch.setattr(pyspark, "__version__", "3.5.1")
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark-connect://127.0.0.1:1")
     spec = bench.spec()
@@ -106,7 +104,7 @@ def test_an_unsupported_pyspark_is_named_everywhere(
 
 
 def test_spark_has_the_version_of_the_driver(spark: object) -> None:
-    """The Spark of these tests is the pyspark that they import: `make matrix` tries what it says."""
+    """These tests run on the pyspark that they import, so `make matrix` tries what it says."""
     assert spark.version == pyspark.__version__ == versions.check_session(spark, connect=False)
 
 
