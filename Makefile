@@ -50,11 +50,17 @@ endif
 .PHONY: rest
 rest: venv ## A share of what `make test` left out with the same SEMEL_SEED: some 10 minutes
 	@$(PYTEST) $(WORKERS) --tier rest tests
+	@.venv/bin/python tests/matrix.py --quick
 
 .PHONY: proof
 proof: venv ## Run every case: all kills, controls, orders, clusters, the older PostgreSQL: 2 hours
 	@$(PYTEST) $(WORKERS) --tier proof --timeout 900 tests
 	@.venv/bin/python tests/old_postgres.py --all
+	@.venv/bin/python tests/matrix.py
+
+.PHONY: matrix
+matrix: venv ## Run the suites of each version of Spark: V=4.0.5, or V='4.0.5 4.3.0', those alone
+	@.venv/bin/python tests/matrix.py $(if $(V),--versions $(V))
 
 .PHONY: soak
 soak: venv ## Take random steps for SEMEL_SOAK_SECONDS=600, with processes killed

@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 
 from semel.errors import UnavailableError
 from semel.spark.session import (
+    IDLE_SECONDS,
     PROGRESS_SECONDS,
     SPARK_ANSWER_SECONDS,
     _Progress,
@@ -57,3 +58,22 @@ def test_progress_is_told_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
         now = step * PROGRESS_SECONDS / 100
         progress.report([(min(step // 100, 4), 4), (0, 6)], running=2)
     assert said == [f"Spark: {done} of 10 tasks done, 2 running" for done in (1, 2, 3, 4)]
+
+
+def test_executors_that_never_begin_are_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no task of a job begins, as of executors of another Spark, a line says so within
+    seconds, once; a job whose tasks have begun may wait for a slot.
+    """
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    said: list[str] = []
+    progress = _Progress(said.append)
+    for _ in range(3 * int(IDLE_SECONDS)):
+        now += 1
+        progress.report([(0, 4)], running=0)
+    assert [line for line in said if "no executor has taken a task" in line] == said[-1:]
+    progress.report([(0, 4)], running=2)
+    for _ in range(3 * int(IDLE_SECONDS)):
+        now += 1
+        progress.report([(1, 4), (0, 6)], running=0)
+    assert len([line for line in said if "no executor has taken a task" in line]) == 1

@@ -22,7 +22,7 @@ from pyspark.sql.functions import spark_partition_id
 
 from semel import __version__, settings
 from semel.archive import layout, ownership
-from semel.errors import AGAIN, ANEW, SemelError, TerminalError, UnavailableError
+from semel.errors import AGAIN, ANEW, NO_STEP, SemelError, TerminalError, UnavailableError
 from semel.ledger import Ledger, row
 from semel.ledger.migrate import revisions
 from semel.model.batch import Log
@@ -31,7 +31,7 @@ from semel.pipeline.opening import open_sink, open_source
 from semel.pipeline.spec import Spec
 from semel.sinks import RemoteSink
 from semel.sources import ExecutorCheck
-from semel.spark import probe
+from semel.spark import probe, versions
 from semel.spark.engine import JOB_FAILURES, translate_error
 from semel.spark.session import open_engine
 from semel.spark.settings import SETTINGS
@@ -51,6 +51,7 @@ POSTGRES_VERSION_MIN = 14
 """The oldest PostgreSQL version for a ledger."""
 
 _REMEDIES = {
+    "Spark": "use one version of Spark for the driver and its executors",
     "semel": f"install semel {__version__} into the Python that PYSPARK_PYTHON names there",
     "ledger": f"set {settings.LEDGER_VARIABLE} to the driver's ledger in that executor's "
     "environment, and let it reach that address",
@@ -80,8 +81,9 @@ class CheckResult:
 
 @dataclass(kw_only=True)
 class CheckReport:
-    """The results of all checks, and the probe of each task."""
+    """The results of all checks, and the probe of each task. `spark`: the driver's version."""
 
+    spark: str = ""
     checks: list[CheckResult] = field(default_factory=list)
     answers: list[probe.ProbeResult] = field(default_factory=list)
 
@@ -248,7 +250,9 @@ def _spark(report: CheckReport, spark: str | None, request: probe.ProbeRequest, 
     try:
         with open_engine(spark or settings.spark_remote(), log) as engine:
             session = engine.session
-            report.add("Spark", f"version {session.version} answers, and has the settings")
+            report.spark = session.version
+            answers = f"version {report.spark} answers, and has the settings"
+            report.add("Spark", "; ".join(filter(None, [answers, versions.note(report.spark)])))
             report.answers += _probe_executors(session, request)
     except JOB_FAILURES as error:
         report.add("executors", str(translate_error(error)), _job_remedy(str(error)))
@@ -260,7 +264,9 @@ def _spark(report: CheckReport, spark: str | None, request: probe.ProbeRequest, 
         )  # fmt: skip
     except TerminalError as error:
         conf = " ".join(f"--conf {name}={value}" for name, value in SETTINGS.items())
-        report.add("Spark", str(error), f"start it with {conf}")
+        versions_differ = error.next == NO_STEP
+        remedy = "docs/deploy.md has the versions" if versions_differ else f"start it with {conf}"
+        report.add("Spark", str(error), remedy)
     return bool(report.answers)
 
 
@@ -301,6 +307,7 @@ def _executors(
     for check in checks:  # Several pipelines may have the same text.
         rights.setdefault(check.part, {})[check.success] = None
     parts = {
+        "Spark on executors": ("Spark", f"version {', '.join({a.spark for a in report.answers})}"),
         "semel on executors": ("semel", f"version {__version__}"),
         "ledger from executors": (
             "ledger", ledger if needed else "not needed: identity by position"
@@ -314,7 +321,7 @@ def _executors(
     for name, (part, right) in parts.items():
         where: dict[str, set[str]] = {}
         for answer in report.answers:
-            if trouble := _trouble(answer, part):
+            if trouble := _trouble(answer, part, report.spark):
                 where.setdefault(trouble, set()).add(f"{answer.host} (user {answer.user})")
         for trouble, places in where.items():
             report.add(name, f"{', '.join(sorted(places))}: {trouble}", remedies[part])
@@ -322,8 +329,10 @@ def _executors(
             report.add(name, right)
 
 
-def _trouble(answer: probe.ProbeResult, part: str) -> str:
+def _trouble(answer: probe.ProbeResult, part: str, spark: str) -> str:
     trouble = answer.troubles.get(part, "")
+    if part == "Spark" and not versions.same_minor(answer.spark, spark):
+        return f"pyspark {answer.spark}, and the driver's Spark is {spark}"
     if part == "semel" and not trouble and answer.semel != __version__:
         return f"semel {answer.semel}, and the driver has {__version__}"
     driver = zones_version()

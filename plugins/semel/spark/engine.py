@@ -12,9 +12,9 @@ from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException, QueryContextType
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from semel import __version__, errors
 from semel.declare.parts import twice
@@ -22,6 +22,8 @@ from semel.declare.yaml import key_of
 from semel.errors import MissingPackageError, RetryableError, SemelError, TerminalError
 from semel.formats.table import sink_format
 from semel.model.manifest import SplitReport, pack_files, unpack_files
+from semel.spark import versions
+from semel.spark.partitions import partition_key
 from semel.spark.transforms import Transform, load_transforms
 from semel.stage.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
 from semel.stage.job import (
@@ -41,18 +43,22 @@ try:
 except ImportError:  # pyspark-client brings Connect alone.
     Py4JJavaError = PySparkException
 
-_READ = "shard int, split int, ids binary, report binary"
-_CLASSIFIED = "task int, split int, shard int, dropped binary, report binary, files binary"
+_READ = "key int, shard int, split int, ids binary, report binary"
+_CLASSIFIED = (
+    "key int, task int, split int, shard int, dropped binary, report binary, files binary"
+)
 _REPORTS = "split int, report binary"
 _WRITTEN = "files binary"
 _ARROW = {
     _READ: [
+        ("key", pa.int32()),
         ("shard", pa.int32()),
         ("split", pa.int32()),
         ("ids", pa.binary()),
         ("report", pa.binary()),
     ],
     _CLASSIFIED: [
+        ("key", pa.int32()),
         ("task", pa.int32()),
         ("split", pa.int32()),
         ("shard", pa.int32()),
@@ -145,9 +151,9 @@ class SparkEngine:
             return tasks.mapInArrow(_read_only(job, write), _REPORTS)
         return (
             tasks.mapInArrow(_read(job), _READ)
-            .repartitionById(job.shards, "shard")
+            .repartition(job.shards, "key")
             .mapInArrow(_classify(job), _CLASSIFIED)
-            .repartitionById(job.tasks, "task")
+            .repartition(job.tasks, "key")
             .mapInArrow(_write(job, write), _REPORTS)
         )
 
@@ -264,7 +270,7 @@ def _output_schema(
     """The columns of the transforms' result. Raises TerminalError if files cannot store them."""
     last, names = transforms[-1].name, frame.schema.names
     try:
-        schema = to_arrow_schema(frame.schema, timezone="UTC")
+        schema = versions.arrow_schema(frame.schema)
     except PySparkException as error:
         raise TerminalError(
             f"transform {last} returned {frame.schema.simpleString()}, which has a column that "
@@ -345,7 +351,7 @@ def _transform_error(
 def _quoted_transforms(error: PySparkException, transforms: list[Transform]) -> list[Transform]:
     """The SQL transforms that contain the query text of Spark's message."""
     contexts = error.getQueryContext() or []
-    quoted = [c.fragment() for c in contexts if c.contextType() is QueryContextType.SQL]
+    quoted = [c.fragment() for c in contexts if c.contextType().name == "SQL"]
     return [t for t in transforms if t.query and any(part in t.query for part in quoted)]
 
 
@@ -354,7 +360,7 @@ def _read(job: StageJob) -> Task:
         for part in read_task(job, number, write=False):
             report = part.report.to_bytes()
             for shard, ids in part.ids.items():
-                yield shard, part.report.split, pack_ids(ids), report
+                yield partition_key(shard), shard, part.report.split, pack_ids(ids), report
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in _tasks(batches):
@@ -390,7 +396,8 @@ def _classify(job: StageJob) -> Task:
             blob = pack_dropped(dropped[number]) if number in dropped else b""
             # The shard's files go with its first split only, so that the reports list them once.
             packed = pack_files(files if number == 0 else ())
-            return job.splits.task_of(number), number, shard, blob, row["report"], packed
+            task = job.splits.task_of(number)
+            return partition_key(task), task, number, shard, blob, row["report"], packed
 
         yield from _batches(_CLASSIFIED, map(judged, rows))
 

@@ -45,6 +45,7 @@ class ProbeResult:
     `ahead_seconds`: how far the executor's clock is at least ahead of the ledger's (negative if it
     is slow); None if the ledger did not answer. `made`: the files that the task wrote. `process`:
     the parent of the executor's Python workers. `zones`: the version of its time zone database.
+    `spark`: the version of its pyspark.
     """
 
     host: str
@@ -58,6 +59,7 @@ class ProbeResult:
     made: list[str]
     troubles: dict[str, str]
     zones: str = ""
+    spark: str = ""
 
     @classmethod
     def of(cls, text: str) -> "ProbeResult":
@@ -81,9 +83,12 @@ def probe(request: ProbeRequest) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 def answer(request: ProbeRequest) -> ProbeResult:
     """Test every part, even after another part has failed."""
+    import pyspark
+
     began = time.monotonic()
     values: dict[str, Any] = {
         "semel": "", "ahead_seconds": None, "cache": "", "made": [], "zones": "",
+        "spark": pyspark.__version__,
     }  # fmt: skip
     tests = {
         "semel": _semel, "zones": _zones, "folders": _folders, "cache": _cache, "ledger": _ledger

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from pyspark.errors import PySparkException
-from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.util import is_remote_only
 
 from semel.errors import MissingPackageError, UnavailableError
 from semel.model.batch import Log
+from semel.spark import versions
 from semel.spark.engine import SparkEngine
 from semel.spark.settings import SETTINGS, settings_for
 
@@ -33,11 +33,20 @@ SPARK_ANSWER_SECONDS = 10.0
 PROGRESS_SECONDS = 3.0
 """Minimum time between two lines of Spark's progress, so that a long stage does not fill a log."""
 
+IDLE_SECONDS = 20.0
+"""How long no executor may take a task before semel names the usual reasons, once."""
+
 INTERRUPT_SECONDS = 30.0
 """How long `interrupt` cancels new jobs: longer than the 5 s after which Airflow kills a task."""
 
 SUBMITTED = "submitted"
 """For `open_engine`: the master that spark-submit has set."""
+
+_NO_EXECUTOR = (
+    f"Spark: no executor has taken a task for {IDLE_SECONDS:.0f} s. All are busy, or none can "
+    "start: they have another version of Spark than the driver, another Python, or too little "
+    "memory. Read Spark's own log for the reason"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -50,13 +59,17 @@ def open_engine(remote_or_master: str, log: Log = print) -> Iterator[SparkEngine
     """An engine for one block. It uses `sc://host:port`, a master such as `local[4]`, or SUBMITTED.
 
     Raises UnavailableError if Spark does not answer. Raises TerminalError if Spark was started
-    without a setting that semel needs.
+    without a setting that semel needs, or if its version does not fit.
     """
+    versions.check_driver()
     _demote_loggers("DataFrameQueryContextLogger", "SQLQueryContextLogger")
     connect = remote_or_master.startswith("sc://")
     session = _connect(remote_or_master) if connect else _open_classic(remote_or_master)
     try:
         try:
+            version = versions.check_session(session, connect=connect)
+            if remark := versions.note(version):
+                log(remark)
             session.conf.set("spark.sql.session.timeZone", SETTINGS["spark.sql.session.timeZone"])
             engine = SparkEngine(session)
         except PySparkException as error:
@@ -70,7 +83,7 @@ def open_engine(remote_or_master: str, log: Log = print) -> Iterator[SparkEngine
     finally:
         if connect:
             # Let the client release its queries: after stop() the server refuses these calls.
-            wait(session.client._release_futures, SPARK_ANSWER_SECONDS)
+            wait(versions.release_calls(session), SPARK_ANSWER_SECONDS)
         session.stop()
 
 
@@ -87,6 +100,8 @@ def _demote_loggers(*names: str) -> None:
     For each exception, Spark's client writes several kB of JSON to stderr. semel's own error is one
     line.
     """
+    from pyspark.logger import PySparkLogger  # An unsupported pyspark lacks it.
+
     for name in names:
         logger = PySparkLogger.getLogger(name)
         logger.handlers.clear()
@@ -171,6 +186,7 @@ class _Progress:
         self.log = log
         self.last_line = ""
         self.next_time = time.monotonic() + PROGRESS_SECONDS
+        self.idle_since: float | None = None
 
     def __call__(
         self,
@@ -188,6 +204,13 @@ class _Progress:
         `counts`: the finished tasks and all tasks, for each stage.
         """
         finished, total = map(sum, zip(*counts, strict=True)) if counts else (0, 0)
+        if running or finished or not total:
+            self.idle_since = None
+        elif self.idle_since is None:
+            self.idle_since = time.monotonic()
+        elif time.monotonic() - self.idle_since >= IDLE_SECONDS:
+            self.log(_NO_EXECUTOR)
+            self.idle_since = float("inf")
         line = f"Spark: {finished} of {total} tasks done, {running} running"
         if total and line != self.last_line and time.monotonic() >= self.next_time:
             self.log(line)

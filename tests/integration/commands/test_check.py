@@ -294,9 +294,9 @@ def test_all_is_right(machine: Machine) -> None:
     found = machine.look()
     assert found.ok, wrong(found)
     assert [one.name for one in found.checks] == [
-        "ledger", "schema", "sink", "source", "Spark", "executors", "semel on executors",
-        "ledger from executors", "sink from executors", "source from executors",
-        "zones of executors", "cache of executors", "links", "clocks",
+        "ledger", "schema", "sink", "source", "Spark", "executors", "Spark on executors",
+        "semel on executors", "ledger from executors", "sink from executors",
+        "source from executors", "zones of executors", "cache of executors", "links", "clocks",
     ]  # fmt: skip
     assert {answer.semel for answer in found.answers} == {__version__}
     assert machine.dsn not in repr(found)
@@ -341,6 +341,10 @@ HARMS: dict[str, tuple[Step, Step | str, str, str]] = {
     "another version": (
         lambda m: m.code_in_workers("import semel\nsemel.__version__ = '0.0.9'\n"), NEVER,
         "semel on executors", f"install semel {__version__}",
+    ),
+    "another Spark": (
+        lambda m: m.code_in_workers("import pyspark\npyspark.__version__ = '3.5.1'\n"), NEVER,
+        "Spark on executors", "one version of Spark",
     ),
     "a fast clock": (
         lambda m: m.code_in_workers(

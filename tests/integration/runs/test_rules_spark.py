@@ -68,7 +68,7 @@ JOB = SimpleNamespace(attempt_id=1, shards=2, splits=(None, None), spec=None)
 @pytest.mark.parametrize("splits", [[0], [0, 0], [0, 1, 1], [0, 1, 2], [1]])
 def test_a_shard_needs_each_split_once(splits: list[int]) -> None:
     """A part of the shuffle that is missing, doubled or foreign fails the task that gets it."""
-    rows = [_row(engine_module._READ, 0, split, b"", b"") for split in splits]
+    rows = [_row(engine_module._READ, 7, 0, split, b"", b"") for split in splits]
     with pytest.raises(RetryableError, match=r"each split below 2 once.*Run stage again"):
         list(engine_module._classify(JOB)(iter(rows)))
 
@@ -77,7 +77,7 @@ def test_a_shard_needs_each_split_once(splits: list[int]) -> None:
 @pytest.mark.parametrize("shards", [[0], [0, 0], [0, 1, 1], [0, 1, 2]])
 def test_a_split_needs_each_shard_once(shards: list[int]) -> None:
     """The same behind classify: no drops of a shard may be missing or come twice."""
-    rows = [_row(engine_module._CLASSIFIED, 0, 0, shard, b"", b"{}", b"[]") for shard in shards]
+    rows = [_row(engine_module._CLASSIFIED, 7, 0, 0, shard, b"", b"{}", b"[]") for shard in shards]
     with pytest.raises(RetryableError, match=r"each shard below 2 once.*Run stage again"):
         list(engine_module._write(JOB, True)(iter(rows)))
 
@@ -87,7 +87,7 @@ def test_a_split_has_one_outcome() -> None:
     """A split that was read twice, with two outcomes of which each shard got another, fails."""
     found = [b'{"n": 0}', b'{"n": 1}']
     kind = engine_module._CLASSIFIED
-    rows = [_row(kind, 0, 0, n, b"", report, b"[]") for n, report in enumerate(found)]
+    rows = [_row(kind, 7, 0, 0, n, b"", report, b"[]") for n, report in enumerate(found)]
     with pytest.raises(RetryableError, match="part 0 of the source twice, with two results"):
         list(engine_module._write(JOB, True)(iter(rows)))
 

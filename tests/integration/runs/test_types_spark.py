@@ -1,9 +1,12 @@
 """Columns of every kind through Spark: what a transform leaves alone comes out as it was read."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -109,3 +112,62 @@ def test_a_map_with_other_keys_is_no_json(
     spec = bench.spec(sink={"format": "jsonl"}, transforms=["counted:counted"])
     with pytest.raises(TerminalError, match="column 'm' holds maps whose keys are int32"):
         run(ledger, spec, "r1", engine=spark_engine)
+
+
+VALUES: dict[str, tuple[str, str, Any, Any]] = {
+    "yes": ("boolean", "true", True, pa.bool_()),
+    "tiny": ("tinyint", "-128", -128, pa.int8()),
+    "small": ("smallint", "-32768", -32768, pa.int16()),
+    "whole": ("int", "-2147483648", -(2**31), pa.int32()),
+    "large": ("bigint", "9223372036854775807", 2**63 - 1, pa.int64()),
+    "single": ("float", "0.1", float(np.float32(0.1)), pa.float32()),
+    "double": ("double", "-Infinity", float("-inf"), pa.float64()),
+    "number": ("decimal(38,18)", "-0.000000000000000001", Decimal("-1E-18"),
+               pa.decimal128(38, 18)),
+    "text": ("string", "é", "é", pa.string()),
+    "bytes": ("binary", "é", "é".encode(), pa.binary()),
+    "day": ("date", "2024-02-29", date(2024, 2, 29), pa.date32()),
+    "moment": ("timestamp", "2024-01-01 01:00:00.123456+01:00", MOMENT,
+               pa.timestamp("us", tz="UTC")),
+    "local": ("timestamp_ntz", "2024-01-01 00:00:00.123456", MOMENT.replace(tzinfo=None),
+              pa.timestamp("us")),
+}  # fmt: skip
+"""By column: a type of Spark, a text that it is cast from, its value and type in the output."""
+
+TYPED = """
+from pyspark.sql import functions as F
+
+TEXTS = {texts}
+
+def typed(frame):
+    cells = [F.lit(text).cast(kind).alias(name) for name, (kind, text) in TEXTS.items()]
+    lists = [F.array(cell).alias(name + "s") for name, cell in zip(TEXTS, cells)]
+    return frame.select("id", *cells, *lists, F.struct(*cells).alias("both"))
+"""
+
+
+@pytest.mark.parametrize("transform", ["typed.sql", "typed_function:typed"])
+def test_spark_writes_each_of_its_types(
+    bench: Workbench, ledger: Ledger, spark_engine: SparkEngine, transform: str
+) -> None:
+    """A value of each of Spark's types, alone, in a list and in a struct, from a query and from a
+    function: the output has the value and the type, whatever the version of Spark.
+    """
+    texts = {name: (kind, text) for name, (kind, text, *_) in VALUES.items()}
+    (bench.transforms / "typed_function.py").write_text(TYPED.format(texts=texts))
+    cells = [f"CAST('{text}' AS {kind}) AS {name}" for name, (kind, text) in texts.items()]
+    lists = [f"array({name}) AS {name}s" for name in texts]
+    (bench.transforms / "typed.sql").write_text(
+        f"WITH cells AS (SELECT id, {', '.join(cells)} FROM records)\n"
+        f"SELECT *, {', '.join(lists)}, struct({', '.join(texts)}) AS both FROM cells"
+    )
+    spec = bench.spec(transforms=[transform])
+    bench.write("in/a.jsonl", [b'{"id":"0"}'])
+    run(ledger, spec, "r1", engine=spark_engine)
+    settled(spec)
+    output = dataset(spec.sink_path()).to_table()
+    (row,) = output.to_pylist()
+    for name, (_, _, value, kind) in VALUES.items():
+        assert (row[name], row[f"{name}s"], row["both"][name]) == (value, [value], value), name
+        assert output.schema.field(name).type == kind, name
+        assert output.schema.field(f"{name}s").type.value_type == kind, name

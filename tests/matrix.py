@@ -1,0 +1,204 @@
+"""Run the suites of Spark (and of Airflow) on each version that semel supports.
+
+    python tests/matrix.py                          # each version, each suite
+    python tests/matrix.py --quick                  # the oldest and the newest, a few cases
+    python tests/matrix.py --versions 4.0.5 4.3.0
+    python tests/matrix.py --page                   # write the table "tried with" of docs/deploy.md
+
+A version is an overlay: uv installs its packages alone into .semel/matrix/, once, and PYTHONPATH
+puts them before those of .venv. A version that .venv has itself needs none.
+"""
+
+import argparse
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / ".semel" / "matrix"
+PAGE = ROOT / "docs" / "deploy.md"
+HEADING = "### Tried with\n"
+INSTALL_SECONDS = 1_200
+_AWAY = ("Failed to fetch", "error sending request", "dns error")
+"""What uv says where no index answers."""
+
+Suites = Mapping[str, tuple[str, ...]]
+"""Names of suites, and the tests of each: files, or tests of files."""
+
+_RUNS = "tests/integration/runs"
+_CLUSTER = "tests/acceptance/test_f_cluster.py"
+SPARK: Suites = {
+    "by id, by position": (f"{_RUNS}/test_spark.py", f"{_RUNS}/test_rules_spark.py"),
+    "columns of all types": (f"{_RUNS}/test_types_spark.py",),
+    "transforms that fail": (f"{_RUNS}/test_bad_transforms.py",),
+    "Connect": (f"{_RUNS}/test_sql_connect.py",),
+    "spark-submit": (f"{_RUNS}/test_submitted.py",),
+    "explain": (f"{_RUNS}/test_explain.py",),
+    "versions that do not fit": (f"{_RUNS}/test_versions.py",),
+    "check, kills": (_CLUSTER,),
+}
+SPARK_QUICK = (
+    f"{_RUNS}/test_spark.py::test_spark_gives_what_the_steps_give",
+    f"{_RUNS}/test_types_spark.py::test_spark_writes_each_of_its_types",
+    f"{_RUNS}/test_explain.py::test_spark_runs_what_explain_says[counted, transformed]",
+    f"{_RUNS}/test_submitted.py::test_a_batch_under_spark_submit",
+    f"{_CLUSTER}::test_an_executor_dies_in_write",
+    f"{_CLUSTER}::test_both_executors_answer",
+)
+"""Of these suites, what --quick runs. One that is gone fails the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version:
+    """A version to try. `packages`: what its overlay holds; the first one has the version."""
+
+    kind: str
+    version: str
+    packages: tuple[str, ...]
+    suites: Suites
+    quick: tuple[str, ...]
+
+    @property
+    def overlay(self) -> Path | None:
+        """The overlay's folder. None where .venv has this version."""
+        name = self.packages[0].partition("==")[0]
+        return None if installed_version(name) == self.version else KEPT / self.packages[0]
+
+
+def _spark(version: str) -> Version:
+    packages = (f"pyspark=={version}",)
+    return Version(
+        kind="Spark", version=version, packages=packages, suites=SPARK, quick=SPARK_QUICK
+    )
+
+
+VERSIONS = tuple(map(_spark, ("4.0.5", "4.1.4", "4.2.0", "4.3.0")))
+"""From old to new within a kind. docs/deploy.md has the table of this, by --page."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns 0 if all tests passed. A version is skipped where no package index answers."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="oldest and newest, a few cases")
+    parser.add_argument("--versions", nargs="+", default=[], help="only these, such as 4.0.5")
+    parser.add_argument("--page", action="store_true", help="write the table of docs/deploy.md")
+    options = parser.parse_args(arguments)
+    if options.page:
+        PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        return 0
+    chosen = [one for one in VERSIONS if one.version in (options.versions or [one.version])]
+    if missing := {*options.versions} - {one.version for one in chosen}:
+        parser.error(f"not a version of the matrix: {', '.join(sorted(missing))}")
+    if options.quick and not options.versions:
+        chosen = list(_outermost(chosen))
+    began, code = time.monotonic(), 0
+    rows: list[str] = []
+    for one in chosen:
+        seconds = time.monotonic()
+        ended, cells = tried(one, quick=options.quick)
+        code = code or ended
+        rows += [f"{one.kind} {one.version}, {time.monotonic() - seconds:.0f} s"]
+        rows += [f"  {name:26} {cell}" for name, cell in cells.items()]
+    print("\n".join(["", *rows, f"{(time.monotonic() - began) / 60:.1f} minutes"]), flush=True)
+    return code
+
+
+def _outermost(versions: list[Version]) -> Iterator[Version]:
+    """The oldest and the newest of each kind, without .venv's own, on which all tests run."""
+    for kind in sorted({one.kind for one in versions}):
+        of_kind = [one for one in versions if one.kind == kind]
+        yield from (one for one in dict.fromkeys([of_kind[0], of_kind[-1]]) if one.overlay)
+
+
+def tried(one: Version, *, quick: bool) -> tuple[int, dict[str, str]]:
+    """Run the tests on a version. Returns an exit code, and a line for each suite."""
+    print(f"{one.kind} {one.version}:", flush=True)
+    environment = dict(os.environ)
+    if one.overlay:
+        try:
+            install(one)
+        except subprocess.SubprocessError as error:
+            text = (getattr(error, "stderr", "") or str(error)).strip()
+            away = any(sign in text for sign in _AWAY) and not os.environ.get("SEMEL_NO_SKIPS")
+            return int(not away), {"SKIPPED" if away else "FAILED": text.splitlines()[0]}
+        environment["PYTHONPATH"] = str(one.overlay)
+    tests = one.quick if quick else tuple(test for part in one.suites.values() for test in part)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "junit.xml"
+        command = [
+            sys.executable, "-m", "pytest", "-q", "-m", "not soak and not icu",
+            "--timeout", "900", f"--junit-xml={report}", "-o", "junit_family=xunit1",
+            # Spark before 4.2 leaves sockets to the garbage collector.
+            "-W", "ignore::ResourceWarning", *tests,
+        ]  # fmt: skip
+        code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        return code, outcomes(one.suites, report) if report.exists() else {}
+
+
+def install(one: Version) -> None:
+    """Make a version's overlay, if it is not there."""
+    overlay = one.overlay
+    assert overlay, one
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with open(KEPT / f"{overlay.name}.lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if overlay.is_dir():
+            return
+        new = overlay.with_name(f"{overlay.name}.new")
+        shutil.rmtree(new, ignore_errors=True)
+        command = [
+            sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable,
+            "--no-deps", "--target", str(new), *one.packages,
+        ]  # fmt: skip
+        subprocess.run(
+            command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=True
+        )
+        new.rename(overlay)
+
+
+def outcomes(suites: Suites, report: Path) -> dict[str, str]:
+    """By suite, how many tests of pytest's report came out how: `1 failed, 11 passed`."""
+    counts: dict[str, Counter[str]] = {name: Counter() for name in suites}
+    for case in ElementTree.parse(report).iter("testcase"):
+        file = case.get("file", "")
+        name = next(n for n, tests in suites.items() if any(t.startswith(file) for t in tests))
+        tags = {child.tag for child in case}
+        skipped = "skipped" if "skipped" in tags else "passed"
+        counts[name]["failed" if tags & {"failure", "error"} else skipped] += 1
+    return {
+        name: ", ".join(f"{many} {kind}" for kind, many in sorted(count.items()))
+        for name, count in counts.items()
+        if count
+    }
+
+
+def with_table(text: str) -> str:
+    """The page, with the table below HEADING made again."""
+    pattern = re.compile(rf"(?<={re.escape(HEADING)}\n)(\|.*\n)*")
+    assert pattern.search(text), f"{PAGE} has no {HEADING!r}"
+    return pattern.sub(lambda _: table(), text)
+
+
+def table() -> str:
+    """A row for each kind of version: the versions, and the suites that run on them."""
+    lines = ["| | versions | suites, by `make matrix` |", "|---|---|---|"]
+    for kind in dict.fromkeys(one.kind for one in VERSIONS):
+        of_kind = [one for one in VERSIONS if one.kind == kind]
+        versions = ", ".join(one.version for one in of_kind)
+        lines.append(f"| {kind} | {versions} | {'; '.join(of_kind[0].suites)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
