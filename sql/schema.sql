@@ -310,6 +310,13 @@ CREATE TABLE semel.attempt (
 CREATE UNIQUE INDEX attempt_won_once ON semel.attempt (batch_id) WHERE status = 'won';
 CREATE INDEX attempt_open ON semel.attempt (batch_id) WHERE status IN ('running', 'staged');
 
+-- A task that stores ids locks its attempt with this function, because a plain FOR SHARE needs the right
+-- to UPDATE attempts. Executors have no such right (sql/roles.sql).
+CREATE FUNCTION semel.share_attempt(bigint) RETURNS TABLE (attempt_id bigint, status text)
+    LANGUAGE sql SECURITY DEFINER ROWS 1 SET search_path = pg_catalog, pg_temp
+    AS 'SELECT a.attempt_id, a.status FROM semel.attempt AS a WHERE a.attempt_id = $1 FOR SHARE';
+REVOKE ALL ON FUNCTION semel.share_attempt(bigint) FROM PUBLIC;
+
 -- A manifest: the files that an attempt wrote and their final names.
 CREATE TABLE semel.manifest_file (
     attempt_id        bigint NOT NULL REFERENCES semel.attempt,

@@ -23,6 +23,7 @@ FETCHED = ROOT / ".semel" / "test-postgresql"
 FILES = (
     "tests/integration/ledger/test_catalog.py",
     "tests/integration/ledger/test_constraints.py",
+    "tests/integration/ledger/test_executor_role.py",
     "tests/integration/sinks/test_contract_sinks.py",
     "tests/integration/sources/test_late.py",
     "tests/integration/ledger/test_migrate.py",

@@ -117,6 +117,12 @@ class CorruptionError(TerminalError):
     rule = ("semel audit {pipeline}",)
 
 
+class ArchiveUnseenError(TerminalError):
+    """A task does not see the folder that the driver made for its attempt."""
+
+    rule = ("semel check {pipeline}", "semel check")
+
+
 class AttemptLostError(RetryableError):
     """This attempt lost: another one won, or its records overlap with a newer commit."""
 

@@ -67,22 +67,37 @@ CREATE TABLE semel.ids_{segment_id} (
 -- own; only pieces of an index are moved out.
 ALTER TABLE semel.ids_{segment_id} ALTER COLUMN payload SET STORAGE EXTERNAL;
 
+-- name: grant_payload
+-- The role of executors exists where somebody ran `semel migrate --roles`.
+DO $$ BEGIN
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'semel_executor') THEN
+        GRANT SELECT, INSERT ON semel.ids_{segment_id} TO semel_executor;
+    END IF;
+END $$;
+
 -- name: share_attempt
 -- Keeps S9.
 -- Shared, so that speculative tasks do not wait for each other, and nobody can lose it meanwhile.
-SELECT attempt_id FROM semel.attempt
-WHERE attempt_id = :attempt_id AND status = 'running'
-FOR SHARE;
+SELECT attempt_id FROM semel.share_attempt(CAST(:attempt_id AS bigint))
+WHERE status = 'running';
 
 -- name: insert_run
-INSERT INTO semel.id_run (pipeline_id, attempt_id, shard, buckets,
-                          seq_min, seq_max, expires_at, segment_id, ids, filter_bytes, checksum,
-                          asked, false_hits)
-VALUES (:pipeline_id, :attempt_id, :shard, CAST(:buckets AS int8multirange), :seq_min, :seq_max,
-        :expires_at, :segment_id, :ids, :filter_bytes, :checksum, :asked, :false_hits)
+-- Of an attempt, which commit makes visible. Executors may write these columns alone.
+INSERT INTO semel.id_run (pipeline_id, attempt_id, shard, buckets, segment_id, ids, filter_bytes,
+                          checksum, asked, false_hits)
+VALUES (:pipeline_id, :attempt_id, :shard, CAST(:buckets AS int8multirange), :segment_id, :ids,
+        :filter_bytes, :checksum, :asked, :false_hits)
 ON CONFLICT (attempt_id, shard) DO NOTHING
 RETURNING id_run_id, pipeline_id, attempt_id, shard, buckets,
           seq_min, seq_max, expires_at, segment_id, ids, filter_bytes, checksum;
+
+-- name: insert_visible_run
+-- Of a merge, or adopted.
+INSERT INTO semel.id_run (pipeline_id, shard, buckets, seq_min, seq_max, expires_at, segment_id,
+                          ids, filter_bytes, checksum)
+VALUES (:pipeline_id, :shard, CAST(:buckets AS int8multirange), :seq_min, :seq_max, :expires_at,
+        :segment_id, :ids, :filter_bytes, :checksum)
+RETURNING id_run_id, segment_id;
 
 -- name: seal_run
 -- A merge knows its ids and checksum only when it has written them.

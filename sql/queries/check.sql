@@ -21,4 +21,5 @@ SELECT EXISTS (
              AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
              AND (CAST(classid AS bigint) << 32) + CAST(objid AS bigint) = :key
        ) AS held,
+       CAST(current_user AS text) AS user_name, current_database() AS database,
        extract(epoch FROM clock_timestamp()) AS now_seconds;

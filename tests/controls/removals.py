@@ -569,7 +569,7 @@ OF_SECONDS: dict[str, Removal] = {
         other("sinks.linked:LinkedFiles._presence", presence_by_name),
     "a final name is never replaced": other("sinks.linked:link_new", replacing_link),
     "pinned payload stays": sql("catalog.deletable_runs", "a.started_at <= r.retired_at", "false"),
-    "only a running attempt stores ids": sql("catalog.share_attempt", "AND status = 'running'"),
+    "only a running attempt stores ids": sql("catalog.share_attempt", "WHERE status = 'running'"),
     "a task's ledger has its attempt":
         code("stage.shard:ledger_of", '[row["started_at"] for row in attempts] != [job.began_at]'),
     "what tasks made is linked before it is staged": gives("stage:check_links_of"),

@@ -136,9 +136,9 @@ def test_airflow_connection_of_a_remote():
     """The Airflow connection `spark_default` leads to the same server as the address."""
     fields = json.loads(environment()["AIRFLOW_CONN_SPARK_DEFAULT"])
     assert fields == {"conn_type": "spark_connect", "host": "h", "port": 1, "password": "t"}
-    outer = spark_server.connection("sc://spark.example/;use_ssl=true;user_id=me")
+    outer = spark_server.connection("sc://spark.example/;use_ssl=true;user_id=me;x-id=7")
     assert outer["host"] == "spark.example" and outer["port"] == 15002
-    assert outer["login"] == "me" and outer["extra"] == {"use_ssl": "true"}
+    assert outer["login"] == "me" and outer["extra"] == {"use_ssl": "true", "x-id": "7"}
 
 
 def test_remote_that_is_none_is_refused_without_its_token():

@@ -340,6 +340,27 @@ class StageOperator(_StagingOperator):
             )
 
 
+class StageAnswerOperator(VerbOperator):
+    """Read from the ledger how a stage ended that another operator ran as `stage_batch.py`.
+
+    Place it after that operator with the trigger rule `all_done`. It fails with the attempt's error.
+    """
+
+    verb = "stage"
+
+    def act(self, ledger: "Ledger", spec: Spec, context: Mapping[str, Any]) -> str:
+        from semel.airflow.spark import read_attempt
+
+        def read(batch: "Batch") -> str:
+            try:
+                return read_attempt(ledger, spec, batch.batch_id)
+            except SemelError as error:
+                step = "clear the run's task that runs stage_batch.py"
+                raise TerminalError(str(error), next=step) from error
+
+        return self.for_each_batch(ledger, spec, context, read)
+
+
 class CommitOperator(_StagingOperator):
     """commit. If other batches have committed first, the task stages the batch again."""
 

@@ -185,7 +185,6 @@ def store_run(
             pipeline_id=pipeline_id, attempt_id=attempt_id, shard=shard, segment_id=segment_id,
             buckets=buckets and buckets.to_ledger(), ids=len(h1),
             filter_bytes=encoder.filter_bytes, checksum=checksum,
-            seq_min=None, seq_max=None, expires_at=None,
             asked=tally and tally.asked, false_hits=tally and tally.false_hits,
         )  # fmt: skip
         if header is None:

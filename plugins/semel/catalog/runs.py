@@ -127,6 +127,7 @@ def ensure_segment(connection: sa.Connection, pipeline_id: int, horizon_seconds:
     segment_id = rows(connection, "catalog", "insert_segment", **values)[0]["segment_id"]
     connection.execute(payload_query("create_payload", segment_id))
     connection.execute(payload_query("keep_payload_plain", segment_id))
+    connection.execute(payload_query("grant_payload", segment_id))
     return segment_id
 
 

@@ -24,6 +24,7 @@ def check(
     """Check the ledger, Spark, its executors, folders and topics. Exit 1 when something is wrong.
 
     Runs a small Spark job that looks at executors: semel, ledger, folders, topics, cache, clock.
+    The second table has a line for each executor.
 
     Example: semel check flights
     """
@@ -32,6 +33,7 @@ def check(
     from semel.ledger import Ledger
     from semel.reports.gaps import gaps
     from semel.spark.check import check as look
+    from semel.spark.probe import package_versions
 
     broken = ""
     if pipeline:
@@ -63,12 +65,40 @@ def check(
             detail = Text(check.detail + (f"\n-> {check.remedy}" if check.remedy else ""))
             table.add_row("[green]ok[/]" if check.ok else "[red]WRONG[/]", check.name, detail)
         console.show(table)
+        show_executors()
         wrong = sum(not check.ok for check in checkup.checks)
         total = len(checkup.checks)
         print(f"{wrong} of {total} checks failed: see the -> lines" if wrong else "all is right")
 
+    def show_executors() -> None:
+        driver = package_versions()
+        table = console.table(
+            "executor", "Spark", "Python", "semel", "ledger", "folders", "clock", "packages",
+            folded=["packages"],
+        )  # fmt: skip
+        for each in checkup.executors:
+            ahead = each.ahead_seconds
+            others = [
+                f"{name} {version or 'missing'}, here {driver[name]}"
+                for name, version in each.packages.items()
+                if version != driver[name]
+            ]
+            table.add_row(
+                f"{each.host}:{each.process}",
+                each.spark,
+                each.python,
+                each.semel or "missing",
+                each.ledger or "-",
+                f"{len(each.made)} of {checkup.folders}",
+                "-" if ahead is None else f"{ahead:+.2f} s",
+                "; ".join(others) or "as here",
+            )
+        if checkup.executors:
+            print()
+            console.show(table)
+
     checks = [{"ok": check.ok, **asdict(check)} for check in checkup.checks]
-    payload = {"ok": checkup.ok, "checks": checks, "executors": checkup.answers}
+    payload = {"ok": checkup.ok, "checks": checks, "executors": checkup.executors}
     console.emit(payload, as_json=as_json, render=render)
     if not checkup.ok:
         raise typer.Exit(1)

@@ -81,14 +81,24 @@ def run(
     console.emit(payload, as_json=as_json, render=render)
 
 
-def migrate(as_json: console.AsJson = False) -> None:
+def migrate(
+    roles: Annotated[
+        bool,
+        typer.Option("--roles", help="Print the SQL of executors' role, and change nothing."),
+    ] = False,
+    as_json: console.AsJson = False,
+) -> None:
     """Upgrade the ledger to this version's schema. You may run it at any time, even twice at once.
 
     Example: semel migrate
     """
     from semel import settings
     from semel.ledger.migrate import migrate as bring_up
+    from semel.ledger.migrate import roles as roles_sql
 
+    if roles:
+        console.emit({"sql": roles_sql()}, as_json=as_json, render=lambda: print(roles_sql()))
+        return
     revision = bring_up(settings.ledger_dsn())
     text = f"the ledger is at revision {revision}"
     console.emit({"revision": revision}, as_json=as_json, render=lambda: print(text))

@@ -100,7 +100,7 @@ def merge(ledger: Ledger, cache: FilterCache, parts: tuple[IdRun, ...]) -> IdRun
     encoder = IdEncoder(sum(run.ids for run in parts))
     with ledger.transaction() as connection:
         pipeline = pipelines.get(connection, parts[0].pipeline_id)
-        header = row(connection, "catalog", "insert_run", **_header(parts, encoder))
+        header = row(connection, "catalog", "insert_visible_run", **_header(parts, encoder))
         id_run_id, segment_id = header["id_run_id"], header["segment_id"]
         opened = [_open_run(ledger, cache, run, encoder.blocks) for run in parts]
         count = -(-sum(run.ids for run in parts) // MERGE_IDS_AT_ONCE)
@@ -128,7 +128,6 @@ def _header(parts: tuple[IdRun, ...], encoder: IdEncoder) -> dict[str, object]:
     buckets = union(run.buckets for run in parts)
     return {
         "pipeline_id": last.pipeline_id,
-        "attempt_id": None,
         "shard": last.shard,
         "buckets": buckets and buckets.to_ledger(),
         "seq_min": min(run.seq_min for run in parts),
@@ -138,8 +137,6 @@ def _header(parts: tuple[IdRun, ...], encoder: IdEncoder) -> dict[str, object]:
         "ids": sum(run.ids for run in parts),
         "filter_bytes": encoder.filter_bytes,
         "checksum": "",
-        "asked": None,
-        "false_hits": None,
     }
 
 

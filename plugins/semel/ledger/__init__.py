@@ -86,7 +86,7 @@ class Ledger:
         Raises UnavailableError if the ledger did not answer or refused writes (nothing was
         committed), OutcomeUnknownError if the reply to COMMIT did not arrive, RetryableError if a
         lock was not free in time, CorruptionError if a table of ids is missing, TerminalError if
-        the database has another version's schema.
+        the database has another version's schema or the user lacks a right.
         """
         try:
             # Otherwise the driver sends its own BEGIN first.
@@ -116,6 +116,8 @@ class Ledger:
                 ) from error
             if isinstance(error.orig, _OTHER_SCHEMA):
                 raise self._refuse_schema(error.orig) from error
+            if isinstance(error.orig, pg.InsufficientPrivilege):
+                raise self._refuse_rights(error.orig) from error
             if error.connection_invalidated or isinstance(error.orig, _AWAY):
                 # Keeps C11.
                 kind = OutcomeUnknownError if committing else UnavailableError
@@ -125,6 +127,16 @@ class Ledger:
             raise
         except _OTHER_SCHEMA as error:  # From the driver's own cursors.
             raise self._refuse_schema(error) from error
+        except pg.InsufficientPrivilege as error:
+            raise self._refuse_rights(error) from error
+
+    def _refuse_rights(self, error: BaseException) -> TerminalError:
+        return TerminalError(
+            f"the ledger {self} denies its user a right ({first_line(error)}). Nothing was "
+            "written. Let the ledger's owner run the SQL of `semel migrate --roles`, which gives "
+            "executors their rights; all other processes must be that owner",
+            next="semel migrate --roles",
+        )
 
     def _refuse_schema(self, error: BaseException) -> TerminalError:
         why = first_line(error)

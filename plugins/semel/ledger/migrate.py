@@ -46,6 +46,12 @@ def migrate(dsn: str) -> str:
             return connection.exec_driver_sql("SELECT version_num FROM semel_alembic").scalar_one()
 
 
+def roles() -> str:
+    """The SQL that gives executors' role its rights, for the ledger's owner. Running it twice is
+    harmless."""
+    return (settings.sql_dir() / "roles.sql").read_text(encoding="utf-8")
+
+
 def revisions(ledger: Ledger) -> tuple[str | None, list[str]]:
     """The revision of a ledger (None: an empty database), and the known ones, newest first."""
     scripts = ScriptDirectory(str(settings.sql_dir() / "migrations"))

@@ -81,15 +81,24 @@ class CheckResult:
 
 @dataclass(kw_only=True)
 class CheckReport:
-    """The results of all checks, and the probe of each task. `spark`: the driver's version."""
+    """The results of all checks, and the probe of each task. `spark`: the driver's version.
+    `folders`: the number of folders of sinks and archives.
+    """
 
     spark: str = ""
     checks: list[CheckResult] = field(default_factory=list)
     answers: list[probe.ProbeResult] = field(default_factory=list)
+    folders: int = 0
 
     @property
     def ok(self) -> bool:
         return all(check.ok for check in self.checks)
+
+    @property
+    def executors(self) -> list[probe.ProbeResult]:
+        """A probe of each executor: the one with most faults."""
+        by_faults = sorted(self.answers, key=lambda answer: len(answer.troubles))
+        return [*{(answer.host, answer.process): answer for answer in by_faults}.values()]
 
     def add(self, name: str, detail: str, remedy: str = "") -> None:
         self.checks.append(CheckResult(name=name, detail=detail, remedy=remedy))
@@ -106,6 +115,7 @@ def check(specs: list[Spec], spark: str | None, log: Log) -> CheckReport:
         ahead, key = _ledger(report, stack)
         log("the folders")
         folders = _folders(report, stack, specs)
+        report.folders = len(folders)
         checks = _sources(report, specs, log)
         needed = not specs or any(not spec.by_position for spec in specs)
         _sinks(report, [s for s in specs if not s.sink.in_folder], log)
@@ -168,11 +178,12 @@ def _schema(report: CheckReport, ledger: Ledger) -> None:
 
 
 def _folders(report: CheckReport, stack: ExitStack, specs: list[Spec]) -> list[Path]:
-    """Create a temporary folder for each sink, test hard links in it, and return the folders."""
+    """Create a temporary folder for each sink and archive, and test hard links in it. Returns the
+    folders.
+    """
     user, folders = os.geteuid(), []
-    wanted = {spec.sink_path() or layout.archive_folder(spec) for spec in specs} or set(
-        settings.data_roots()
-    )
+    places = [path for spec in specs for path in (spec.sink_path(), layout.archive_folder(spec))]
+    wanted = {path for path in places if path} or set(settings.data_roots())
     for base in sorted({_existing_folder(path) for path in wanted}):
         if not base.is_dir():
             report.add("sink", f"the folder {base} does not exist", "create or mount it")
@@ -299,16 +310,18 @@ def _executors(
     """Report each part's faults, with the hosts that have them."""
     hosts = sorted({answer.host for answer in report.answers})
     pythons = sorted({answer.python for answer in report.answers})
-    processes = len({(answer.host, answer.process) for answer in report.answers})
-    report.add("executors", f"{processes} on {', '.join(hosts)}; Python {', '.join(pythons)}")
-    ledger = "the driver's" if request.key is not None else "not checked"
+    count = len(report.executors)
+    report.add("executors", f"{count} on {', '.join(hosts)}; Python {', '.join(pythons)}")
+    places = ", ".join(sorted({a.place for a in report.answers if a.place}))
+    users = ", ".join(sorted({a.ledger for a in report.answers if a.ledger}))
+    ledger = f"the driver's, as {users}" if request.key is not None else "not checked"
     folders = f"{len(request.folders)} folders, written and read both ways"
     rights: dict[str, dict[str, None]] = {}
     for check in checks:  # Several pipelines may have the same text.
         rights.setdefault(check.part, {})[check.success] = None
     parts = {
         "Spark on executors": ("Spark", f"version {', '.join({a.spark for a in report.answers})}"),
-        "semel on executors": ("semel", f"version {__version__}"),
+        "semel on executors": ("semel", f"version {__version__} in {places}"),
         "ledger from executors": (
             "ledger", ledger if needed else "not needed: identity by position"
         ),

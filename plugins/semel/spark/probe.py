@@ -13,12 +13,19 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
+from importlib import metadata
 from typing import Any
 
 ANSWER = "answer string"
 """The column that a probe returns."""
+
+PACKAGES = (
+    "numpy", "pandas", "polars", "polars-hash", "psycopg", "pyarrow", "pydantic", "sqlalchemy",
+    "xxhash",
+)  # fmt: skip
+"""The distributions that tasks import."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +53,8 @@ class ProbeResult:
     is slow); None if the ledger did not answer. `made`: the files that the task wrote. `process`:
     the parent of the executor's Python workers. `zones`: the version of its time zone database.
     `spark`: the version of its pyspark.
+    `place`: the folder that semel was imported from. `packages`: the versions of PACKAGES.
+    `ledger`: the user and database that the ledger named; empty if it did not answer.
     """
 
     host: str
@@ -60,6 +69,9 @@ class ProbeResult:
     troubles: dict[str, str]
     zones: str = ""
     spark: str = ""
+    place: str = ""
+    packages: dict[str, str] = field(default_factory=dict)
+    ledger: str = ""
 
     @classmethod
     def of(cls, text: str) -> "ProbeResult":
@@ -88,7 +100,7 @@ def answer(request: ProbeRequest) -> ProbeResult:
     began = time.monotonic()
     values: dict[str, Any] = {
         "semel": "", "ahead_seconds": None, "cache": "", "made": [], "zones": "",
-        "spark": pyspark.__version__,
+        "place": "", "ledger": "", "spark": pyspark.__version__,
     }  # fmt: skip
     tests = {
         "semel": _semel, "zones": _zones, "folders": _folders, "cache": _cache, "ledger": _ledger
@@ -109,14 +121,27 @@ def answer(request: ProbeRequest) -> ProbeResult:
         python=platform.python_version(),
         time_seconds=time.time(),
         troubles=troubles,
+        packages=package_versions(),
         **values,
     )
+
+
+def package_versions() -> dict[str, str]:
+    """The version of each of PACKAGES; empty if it is not installed."""
+    installed = {}
+    for name in PACKAGES:
+        try:
+            installed[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            installed[name] = ""
+    return installed
 
 
 def _semel(_: ProbeRequest, values: dict[str, Any]) -> None:
     import semel
 
     values["semel"] = semel.__version__
+    values["place"] = os.path.dirname(semel.__file__)
 
 
 def _zones(_: ProbeRequest, values: dict[str, Any]) -> None:
@@ -135,6 +160,7 @@ def _ledger(request: ProbeRequest, values: dict[str, Any]) -> None:
         sent = time.time()
         answer = row(connection, "check", "look", key=request.key)
         values["ahead_seconds"] = seconds_ahead(sent, float(answer["now_seconds"]), time.time())
+        values["ledger"] = f"{answer['user_name']}@{answer['database']}"
         if not answer["held"]:
             raise LookupError(f"{ledger} is not the driver's ledger")
 

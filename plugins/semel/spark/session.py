@@ -18,7 +18,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.util import is_remote_only
 
-from semel.errors import MissingPackageError, UnavailableError
+from semel import settings
+from semel.errors import (
+    MissingPackageError,
+    RetryableError,
+    SemelError,
+    TerminalError,
+    UnavailableError,
+)
 from semel.model.batch import Log
 from semel.spark import versions
 from semel.spark.engine import SparkEngine
@@ -52,16 +59,38 @@ _log = logging.getLogger(__name__)
 
 _INTERRUPT_AGAIN_SECONDS = 0.5
 _CONNECT_PORT = 15002  # Spark's own default
+_UNAUTHENTICATED = "StatusCode.UNAUTHENTICATED"  # gRPC's status for HTTP's 401
 
 
 @contextmanager
-def open_engine(remote_or_master: str, log: Log = print) -> Iterator[SparkEngine]:
+def open_engine(
+    remote_or_master: str, log: Log = print, *, token_of: str = settings.SPARK_VARIABLE
+) -> Iterator[SparkEngine]:
     """An engine for one block. It uses `sc://host:port`, a master such as `local[4]`, or SUBMITTED.
 
-    Raises UnavailableError if Spark does not answer. Raises TerminalError if Spark was started
-    without a setting that semel needs, or if its version does not fit.
+    `token_of`: the place of the token, for errors. Raises UnavailableError if Spark does not
+    answer. Raises TerminalError if Spark was started without a setting that semel needs, if its
+    version does not fit, or if it rejects the token. A token that expires within the block becomes
+    a RetryableError, because the next session reads the token again.
     """
     versions.check_driver()
+    engine: SparkEngine | None = None
+    try:
+        with _open(remote_or_master, log) as engine:
+            yield engine
+    except (SemelError, PySparkException) as error:
+        if not _is_token_rejected(error):
+            raise
+        kind = TerminalError if engine is None else RetryableError
+        verb = "rejects" if engine is None else "no longer accepts"
+        raise kind(
+            f"Spark at {_without_options(remote_or_master)} {verb} the token of {token_of}. "
+            "Nothing was committed. Renew that token, then run this again"
+        ) from error
+
+
+@contextmanager
+def _open(remote_or_master: str, log: Log) -> Iterator[SparkEngine]:
     _demote_loggers("DataFrameQueryContextLogger", "SQLQueryContextLogger")
     connect = remote_or_master.startswith("sc://")
     session = _connect(remote_or_master) if connect else _open_classic(remote_or_master)
@@ -170,10 +199,25 @@ def _open_classic(master: str) -> SparkSession:
     return session
 
 
+def _is_token_rejected(error: BaseException | None) -> bool:
+    """Whether a Connect server's rejection of the session's token caused this error."""
+    while error is not None:
+        if isinstance(error, PySparkException):
+            code = getattr(error, "getGrpcStatusCode", lambda: None)()  # Spark 4.0 lacks it.
+            if _UNAUTHENTICATED in f"{code} {error}":
+                return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _without_options(where: str) -> str:
+    """An address without its options: a token may follow the first `;`."""
+    return where.partition(";")[0]
+
+
 def _unavailable(remote_or_master: str, error: Exception) -> UnavailableError:
     why = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    # After its first `;` a Connect address may have a token, which the message MUST NOT quote.
-    address = remote_or_master.partition(";")[0]
+    address = _without_options(remote_or_master)
     return UnavailableError(
         f"Spark at {address} does not answer ({why[:300]}). Start it, or correct its address"
     )

@@ -28,6 +28,7 @@ from semel.declare.wording import count
 from semel.errors import (
     AGAIN,
     ANEW,
+    ArchiveUnseenError,
     AttemptLostError,
     RetryableError,
     SourceError,
@@ -201,6 +202,12 @@ def _give_up(context: StageContext, attempt: Attempt, error: BaseException) -> N
     if isinstance(error, Exception) and status["status"] in (AttemptStatus.LOST, AttemptStatus.WON):
         # The attempt was lost while it ran, and collect may have removed its files.
         raise AttemptLostError(attempts.message(batch, attempt, status, became)) from error
+    folder = layout.attempt(context.archive, batch.batch_id, attempt.fence)
+    if isinstance(error, ArchiveUnseenError) and not folder.is_dir():
+        raise RetryableError(
+            f"batch {batch.batch_id}, attempt {attempt.fence}: its folder {folder} was removed "
+            "while it ran. Nothing was committed. Run stage again, so that it makes a new folder"
+        ) from error
     if isinstance(error, OSError):
         raise RetryableError(
             f"batch {batch.batch_id}, attempt {attempt.fence}: {error}. Nothing was committed. "

@@ -1,5 +1,6 @@
 """The input of every task of a stage job: one immutable value, which the driver creates."""
 
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from semel.catalog.runs import IdRun
+from semel.errors import ArchiveUnseenError
 from semel.formats.records import OFFSET
 from semel.model.batch import Claim
 from semel.model.buckets import Buckets
@@ -119,6 +121,17 @@ class StageJob:
     def splits_of_task(self, task: int) -> tuple[Split, ...]:
         """The splits of a task, in source order."""
         return self.splits.of_task(task)
+
+    # Keeps S5.
+    def check_folder(self) -> None:
+        """Raises ArchiveUnseenError if this process does not see the folder of the attempt."""
+        if not self.folder.is_dir():
+            raise ArchiveUnseenError(
+                f"an executor on {socket.gethostname()} does not see the archive: the driver made "
+                f"the folder {self.folder}, and it does not exist there. Nothing was committed. "
+                "Mount the data folder there under the driver's path, then run stage again. "
+                "`semel check` reports the folders of each executor"
+            )
 
     @property
     def spill_dir(self) -> Path:

@@ -154,6 +154,7 @@ class TaskFiles:
     """
 
     def __init__(self, job: StageJob, tag: str) -> None:
+        job.check_folder()
         sink, folder = job.spec.sink, str(job.data_dir)
         output = PartWriter(
             folder,

@@ -67,6 +67,7 @@ def classify_shard(
     """
     if not any(len(part.h1) for part in parts):
         return {}, ()  # No ids to look up.
+    job.check_folder()
     if job.known is not None:
         ids = read_known(job.known, shard)
         return classify(parts, partial(sortedids.contains, *ids)).dropped, ()

@@ -117,6 +117,7 @@ def _count_duplicates(report: SplitReport, code: np.ndarray) -> SplitReport:
 
 def survivors(job: StageJob, reports: list[SplitReport]) -> Iterator[pa.RecordBatch]:
     """Yield the survivors of a task's splits, for the transforms."""
+    job.check_folder()
     spill = Spilled(reports[0].spill)
     mask = np.load(reports[0].kept) if reports[0].kept else None
     for report in reports:

@@ -23,7 +23,7 @@ PRELOADED = (
     "semel.finalize", "semel.collect", "semel.runs.replay", "semel.reports.summary",
     "semel.reports.completeness",
     "semel.spark.session",
-    "airflow.providers.apache.spark.hooks.spark_connect", "pyspark.sql.connect.session",
+    "pyspark.sql.connect.session",
 )  # fmt: skip
 """Modules that a task imports, at its start or later. The executor imports them before it forks, so
 that no task spends its first seconds on them."""

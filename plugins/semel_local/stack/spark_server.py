@@ -86,8 +86,9 @@ def connection(remote_url: str) -> dict[str, object]:
         fields["password"] = options["token"]
     if "user_id" in options:
         fields["login"] = options["user_id"]
-    if "use_ssl" in options:
-        fields["extra"] = {"use_ssl": options["use_ssl"]}
+    extra = {n: v for n, v in options.items() if n == "use_ssl" or n.startswith("x-")}
+    if extra:
+        fields["extra"] = extra
     return fields
 
 

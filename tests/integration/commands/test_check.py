@@ -3,6 +3,9 @@ where executors look; what the driver sees by itself is told whether Spark answe
 """
 
 import os
+import platform
+import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,21 +14,24 @@ from pathlib import Path
 from zoneinfo import TZPATH
 
 import psycopg
+import pyspark
 import pytest
 import sqlalchemy as sa
+import xxhash
 
 from fixtures.batches.account import quiet
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import Shell, answer_in
 from fixtures.files.users import ordinary_user
 from fixtures.postgres.server import database, point_executors
+from fixtures.spark.session import blind_python
 from semel import __version__, settings
 from semel.cli import main
 from semel.errors import UnavailableError
 from semel.ledger.migrate import migrate
 from semel.model.windows import zones_version
 from semel.spark import check as module
-from semel.spark.check import CHECK_TASK_SECONDS, CheckReport, CheckResult, check
+from semel.spark.check import CheckReport, CheckResult, check
 from semel.spark.engine import SparkEngine
 from semel.spark.probe import ProbeResult
 
@@ -258,17 +264,8 @@ class Machine:
 
     def nothing_mounted(self, folder: Path) -> None:
         """Let executors see an empty folder in its place."""
-        if os.geteuid() != 0:
-            pytest.skip("only root can mount")
-        folder.mkdir(parents=True, exist_ok=True)
-        python = self.bench.folder / "python"
-        mounts = f"mount -t tmpfs none '{folder}'"
-        python.write_text(
-            f"#!/bin/sh\nexec unshare -m sh -c \"{mounts} && exec '{sys.executable}' \\\"\\$@\\\"\""
-            ' python "$@"\n'
-        )
-        python.chmod(0o755)
-        self.patch.setattr(self.context, "pythonExec", str(python))
+        python = blind_python(self.bench.folder / "python", folder)
+        self.patch.setattr(self.context, "pythonExec", python)
 
 
 @pytest.fixture
@@ -312,6 +309,11 @@ class Without:
         if name.split('.')[0] == 'semel':
             raise ModuleNotFoundError(f'No module named {name!r}')
 sys.meta_path.insert(0, Without())
+"""
+OTHER_PACKAGE = """
+from importlib import metadata
+version = metadata.version
+metadata.version = lambda name: "0.0.1" if name == "xxhash" else version(name)
 """
 NEVER = "only undone: then it is as in test_all_is_right"
 
@@ -403,9 +405,19 @@ def test_by_position_executors_need_no_ledger(machine: Machine) -> None:
 
 
 def test_the_command(machine: Machine, shell: Shell) -> None:
-    """A table or one JSON object, exit code 0 or 1; all pipelines when none is named."""
+    """A table or one JSON object, exit code 0 or 1; all pipelines when none is named. A second
+    table has a line for each executor, with the packages that differ from the driver's.
+    """
+    machine.code_in_workers(OTHER_PACKAGE)
     out = shell.runs("semel check events")
     assert "all is right" in out and "WRONG" not in out and "the ledger" in shell.err
+    [line] = re.findall(rf"^{re.escape(socket.gethostname())}:\d+ .*$", out, re.MULTILINE)
+    url = sa.make_url(machine.dsn)
+    assert line.split()[1:] == [
+        pyspark.__version__, platform.python_version(), __version__,
+        f"{url.username}@{url.database}", "1", "of", "1", "+0.00", "s",
+        "xxhash", "0.0.1,", "here", xxhash.VERSION,
+    ]  # fmt: skip
     (machine.bench.pipelines / "bad.yaml").write_text("name: bad\n")
     told = shell.answers("semel check", code=1)
     (one,) = [each for each in told["checks"] if not each["ok"]]
@@ -432,4 +444,5 @@ def test_the_command_starts_spark(machine: Machine) -> None:
     )  # fmt: skip
     told = answer_in(done.stdout.splitlines()[-1])
     assert done.returncode == 0 and told["ok"], told
-    assert CHECK_TASK_SECONDS > 0 and len(told["executors"]) == 4
+    [executor] = told["executors"]  # One line for all of its tasks.
+    assert executor["spark"] == pyspark.__version__ and len(executor["made"]) == 1

@@ -33,7 +33,10 @@ CATALOG = {
     "triggers": """
         SELECT tgrelid::regclass::text, tgname FROM pg_trigger
         WHERE NOT tgisinternal""",
-    "functions": "SELECT proname FROM pg_proc WHERE pronamespace = 'semel'::regnamespace",
+    "functions": """
+        SELECT proname, prosrc, prosecdef, proconfig,
+               has_function_privilege('public', oid, 'EXECUTE')
+        FROM pg_proc WHERE pronamespace = 'semel'::regnamespace""",
     "types": """
         SELECT typname, typtype FROM pg_type WHERE typnamespace = 'semel'::regnamespace""",
     "extensions": "SELECT extname, extnamespace::regnamespace::text FROM pg_extension",

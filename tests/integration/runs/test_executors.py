@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,14 +14,18 @@ from pyspark import cloudpickle
 from fixtures.batches.account import ids, quiet, run, settled
 from fixtures.batches.compares import batch, compared
 from fixtures.batches.workbench import Workbench, events
+from fixtures.commands.shell import Shell
 from fixtures.files.users import first_run, ordinary_user
 from fixtures.postgres.server import database, point_executors
 from fixtures.spark.local import LocalEngine
+from fixtures.spark.session import blind_python
 from semel import settings
-from semel.errors import RetryableError, TerminalError
+from semel.archive import layout
+from semel.errors import Doing, RetryableError, TerminalError
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
 from semel.plan import plan
+from semel.spark import check
 from semel.spark.engine import Outcome, SparkEngine
 from semel.stage import stage
 from semel.stage.job import StageJob
@@ -65,9 +70,9 @@ def stored(ledger: Ledger) -> list[tuple]:
         return [tuple(row) for row in connection.exec_driver_sql(text)]
 
 
-def filled(bench: Workbench, ledger: Ledger, name: str = "events") -> Spec:
+def filled(bench: Workbench, ledger: Ledger, name: str = "events", **changes: None) -> Spec:
     """A pipeline with one planned batch, that of e0 to e4."""
-    spec = bench.spec(name)
+    spec = bench.spec(name, **changes)
     bench.write("in/a.jsonl", events(0, 5))
     plan(ledger, spec, "r1")
     return spec
@@ -162,6 +167,31 @@ def test_executors_without_python(
         patch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python")
         with pytest.raises(RetryableError, match="the Spark job failed: .*No such file"):
             run(ledger, spec, "r1", engine=spark_engine)
+    run(ledger, spec, "r1", engine=spark_engine)
+    assert settled(spec).ids == ids(0, 5)
+
+
+# Attacks S5.
+@pytest.mark.parametrize("changes", [{}, {"record_id": None}], ids=["by id", "by position"])
+def test_executors_that_do_not_see_the_archive(
+    bench: Workbench, ledger: Ledger, spark: object, spark_engine: SparkEngine, shell: Shell,
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, None],
+) -> None:  # fmt: skip
+    """A task without the folder of its attempt ends the attempt for good, and says what to mount;
+    `semel check` finds the same. Once executors see the folder, the same batch goes on.
+    """
+    spec = filled(bench, ledger, **changes)
+    archive = layout.archive_folder(spec)
+    monkeypatch.setattr(check, "open_engine", lambda *_: nullcontext(spark_engine))
+    with monkeypatch.context() as patch:
+        python = blind_python(bench.folder / "python", bench.data / "out")
+        patch.setattr(spark.sparkContext, "pythonExec", python)
+        message = rf"does not see the archive: .*{archive}.*`semel check` reports"
+        with pytest.raises(TerminalError, match=message) as caught:
+            stage(ledger, spec, 1, spark_engine, quiet)
+        step = caught.value.next_step(Doing(again="", anew="", pipeline="events"))
+        assert "sink from executors" in shell.runs(step, code=1)
+    assert not list(archive.rglob("*.parquet"))
     run(ledger, spec, "r1", engine=spark_engine)
     assert settled(spec).ids == ids(0, 5)
 

@@ -1,28 +1,19 @@
 """Spark Connect: SQL transforms, which are analysed anew each time they are used; how it ends."""
 
 import logging
-import multiprocessing
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-import semel
 from fixtures.batches.account import quiet, run, settled
 from fixtures.batches.workbench import Workbench, events
-from fixtures.postgres.server import free_port
-from semel import pipeline, settings
+from semel import pipeline
 from semel.ledger import Ledger
 from semel.spark.session import open_engine
 from semel.spark.transforms import load_transforms
-from semel_local.stack import spark_server
 
 pytestmark = pytest.mark.rest  # A server of Spark Connect takes 15 CPU seconds to start.
 
@@ -103,65 +94,3 @@ def test_a_session_ends_without_a_warning(over_connect: Callable) -> None:  # no
     """On a busy machine the session's end overtook what its last query still had to say, and a
     task's log had a warning of 30 lines, "ReleaseExecute failed with exception"."""
     assert over_connect(_ended) == []
-
-
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-_WAIT_SECONDS = 120
-
-
-@pytest.fixture(scope="module")
-def _server(
-    tmp_path_factory: pytest.TempPathFactory, executors_state: Path
-) -> Iterator[str]:
-    folder, port = tmp_path_factory.mktemp("connect"), free_port()
-    conf = spark_server.CONF | {
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.driver.extraJavaOptions": _JAVA,
-    }
-    program = Path(semel.__file__).with_name("spark") / "connect_server.py"
-    options = [f"--conf={name}={value}" for name, value in conf.items()]
-    environment = os.environ | {
-        "SPARK_HOME": str(spark_server.spark_home()),
-        "SPARK_LOCAL_DIRS": str(folder / "local"),
-        "PYSPARK_PYTHON": sys.executable,
-        "SEMEL_STATE_DIR": str(executors_state),
-        "SEMEL_LEDGER_DSN": "",
-        # As in the shell of somebody who works with another Spark.
-        "SPARK_REMOTE": "sc://somewhere:15002",
-        "SPARK_CONNECT_MODE_ENABLED": "1",
-    }
-    command = [*spark_server.submit(), "--master", "local[1]"]
-    with open(folder / "log", "wb") as log:
-        process = subprocess.Popen(
-            [*command, "--driver-memory", "640m", *options, program], env=environment, cwd=folder,
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-        )  # fmt: skip
-    try:
-        fault = "it was not asked"
-        for _ in range(_WAIT_SECONDS):
-            if not (fault := spark_server.trouble(port)) or process.poll() is not None:
-                break
-        assert not fault, (folder / "log").read_text()[-2000:]
-        yield f"sc://localhost:{port}"
-    finally:
-        process.terminate()
-        process.wait(_WAIT_SECONDS)
-
-
-@pytest.fixture
-def over_connect(_server: str, bench: Workbench) -> Callable[..., Any]:
-    """Call a function of a module in a process of its own, with the server's address first."""
-
-    def call(function: Callable[..., Any], *arguments: object) -> Any:
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, mp_context=context) as pool:
-            done = pool.submit(_called, function, bench.transforms, _server, *arguments)
-            return done.result(_WAIT_SECONDS)
-
-    return call
-
-
-def _called(function: Callable[..., Any], transforms: Path, *arguments: object) -> Any:
-    settings.transforms_dir = lambda: transforms
-    return function(*arguments)

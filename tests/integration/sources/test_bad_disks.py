@@ -137,7 +137,7 @@ def test_a_staging_folder_that_vanishes_loses_the_attempt(bench: Workbench, ledg
         shutil.rmtree(job.folder)
 
     batch = plan(ledger, spec, "r1").batch.batch_id
-    with pytest.raises(RetryableError, match=f"batch {batch}, attempt 1: .*run stage again"):
+    with pytest.raises(RetryableError, match=f"batch {batch}, attempt 1: .*Run stage again"):
         stage(ledger, spec, batch, LocalEngine(before_write=clean), log=quiet)
     run(ledger, spec, "r1")
     assert settled(spec).ids == ids(0, 10)

@@ -109,11 +109,10 @@ def write_run(connection: sa.Connection, pipeline_id: int, segment_id: int, run:
     encoder.add(np.load(run.h1), np.load(run.h2), encoder.blocks)
     checksum = encoder.finish()
     header = row(
-        connection, "catalog", "insert_run",
-        pipeline_id=pipeline_id, attempt_id=None, shard=run.shard, segment_id=segment_id,
+        connection, "catalog", "insert_visible_run",
+        pipeline_id=pipeline_id, shard=run.shard, segment_id=segment_id,
         buckets=run.buckets and run.buckets.to_ledger(), ids=run.ids,
         filter_bytes=encoder.filter_bytes, checksum=checksum,
         seq_min=run.seq_min, seq_max=run.seq_max, expires_at=run.expires_at,
-        asked=None, false_hits=None,
     )  # fmt: skip
     write_pieces(connection, segment_id, header["id_run_id"], encoder.take())
