@@ -18,11 +18,12 @@ def up(*, echo: Callable[[str], None], **choices: bool | None) -> StackState:
 
     `echo` receives lines of progress. `choices`: whether to run each of `servers.SERVERS`, by name;
     None keeps the last choice. Raises UnavailableError if a part does not become healthy in time,
-    and TerminalError if the user must change something first.
+    and TerminalError if the user must change something first. Starts nothing if every part is
+    outside.
     """
-    from semel_local.stack import lifecycle
+    from semel_local.stack import lifecycle, outside
 
-    return lifecycle.up(echo, choices)
+    return outside.check(choices) if outside.has_all_parts() else lifecycle.up(echo, choices)
 
 
 def down(*, echo: Callable[[str], None]) -> None:
@@ -34,9 +35,9 @@ def down(*, echo: Callable[[str], None]) -> None:
 
 def status() -> StackState:
     """Query the health of every part."""
-    from semel_local.stack import lifecycle
+    from semel_local.stack import lifecycle, outside
 
-    return lifecycle.status()
+    return outside.stack_state() if outside.has_all_parts() else lifecycle.status()
 
 
 def connection() -> Endpoints:
@@ -44,8 +45,10 @@ def connection() -> Endpoints:
 
     Raises UnavailableError for an address that neither has.
     """
-    from semel_local.stack import airflow_server, layout
+    from semel_local.stack import airflow_server, layout, outside
 
+    if outside.has_all_parts():
+        return outside.endpoints()
     urls = layout.load().urls
     if "airflow" not in urls:
         raise UnavailableError(
