@@ -7,6 +7,7 @@ port of this machine is taken. Without a registry the base images come from base
 import hashlib
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -40,7 +41,7 @@ RUN = Path("/run/semel-containers")
 
 CONTAINERS_CONF = """\
 [containers]
-default_ulimits = ["nofile=1024:20000", "nproc=1024:1024"]
+default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]
 [engine]
 cgroup_manager = "cgroupfs"
 events_logger = "file"
@@ -136,7 +137,13 @@ class Podman(Docker):
         self.socket = run / "socket"
         socket = f"unix://{self.socket}"
         for name, text in {"containers": CONTAINERS_CONF, "storage": STORAGE_CONF}.items():
-            (run / f"{name}.conf").write_text(text.format(folder=folder, run=run))
+            # Podman's own defaults may be higher than this process may set.
+            files, processes = (
+                resource.getrlimit(which)[1]
+                for which in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
+            )
+            values = {"folder": folder, "run": run, "files": files, "processes": processes}
+            (run / f"{name}.conf").write_text(text.format(**values))
         self.env |= {
             "CONTAINERS_CONF": f"{run}/containers.conf",
             "CONTAINERS_STORAGE_CONF": f"{run}/storage.conf",

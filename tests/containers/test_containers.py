@@ -70,8 +70,7 @@ def test_a_week_in_containers(engine: Docker) -> None:
     (clicks := engine.project / "data" / "clicks").mkdir()
     (clicks / "clicks.jsonl").write_text(SAMPLE)
     for command in readme_commands():
-        words = command.replace("*", "clicks").split()  # A user's shell does it.
-        timed(command, lambda words=words: in_scheduler(engine, *words))
+        timed(command, lambda command=command: in_scheduler(engine, *command.split()))
     for service in SERVICES:
         timed(f"kill {service}", lambda service=service: kill_and_heal(engine, service))
     assert_demo_is_exact(engine, week=2)
@@ -116,7 +115,15 @@ def readme_commands() -> list[str]:
     commands = re.findall(r"^(semel .*?)(?:\s+#.*)?$|`(semel \w+ .*?)`", text, re.M)
     found = sorted({block or inline for block, inline in commands})
     assert len(found) >= 7, found
-    return [command.replace("3..7", "1..1") for command in found]
+    # `semel new` asks questions on a terminal, which `exec -T` is not.
+    changes = {"3..7": "1..1", "*.jsonl": "clicks.jsonl --yes"}
+    return [_replaced(command, changes) for command in found]
+
+
+def _replaced(text: str, changes: dict[str, str]) -> str:
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    return text
 
 
 def kill_and_heal(engine: Docker, service: str) -> None:
