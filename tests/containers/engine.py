@@ -165,8 +165,7 @@ class Podman(Docker):
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             engine = cls(project, folder)
-            engine.remove_containers()  # Of a run that was killed.
-            stack.callback(engine.remove_containers)
+            engine.socket.unlink(missing_ok=True)
             # Its own network has nothing but a loopback address.
             server = subprocess.Popen(
                 ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh",
@@ -176,6 +175,8 @@ class Podman(Docker):
             )  # fmt: skip
             stack.callback(_end, server)
             wait_for(engine.socket.exists, "Podman's API")
+            engine.remove_containers()  # Of a run that was killed.
+            stack.callback(engine.remove_containers)
             ended = threading.Event()
             checks = threading.Thread(target=engine.check_health, args=(ended,))
             checks.start()
@@ -204,17 +205,18 @@ class Podman(Docker):
         )  # fmt: skip
 
     def remove_containers(self) -> None:
-        self.run("podman", "rm", "--all", "--force", "--time", "0")
-        self.run("podman", "volume", "rm", "--all", "--force")
+        """Remove all, by the API, whose network they are in."""
+        remote = ("podman", "--url", self.env["DOCKER_HOST"])
+        self.run(*remote, "rm", "--all", "--force", "--time", "0")
+        self.run(*remote, "volume", "rm", "--all", "--force")
+        self.run(*remote, "network", "prune", "--force")
 
     def check_health(self, ended: threading.Event) -> None:
         """Run the health check of each container, as systemd's timers do, until `ended`."""
         while not ended.wait(HEALTH_SECONDS):
-            for service in self.objects("ps", "--filter", "health=starting") + self.objects(
-                "ps", "--filter", "health=healthy"
-            ):
+            for container in self.objects("ps"):
                 subprocess.run(
-                    ["podman", "healthcheck", "run", service], env=self.env, check=False,
+                    ["podman", "healthcheck", "run", container], env=self.env, check=False,
                     capture_output=True, timeout=COMMAND_SECONDS,
                 )  # fmt: skip
 

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -29,31 +30,40 @@ SAMPLE = '{"id": 1, "at": "2026-01-01T00:00:00Z"}\n{"id": 2, "at": "2026-01-01T0
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Docker]:
-    """The engine, with a fresh clone that belongs to a user without a name."""
+def clone() -> Iterator[Path]:
+    """A fresh clone, after `make .env`, that belongs to a user without a name."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        _copy_tracked(clone := folder / "clone")
+        command = ["make", ".env"]
+        if os.getuid() == 0:
+            subprocess.run(["chown", "--recursive", f"{UID}:{UID}", clone], check=True)
+            ids = ["--reuid", str(UID), "--regid", str(UID), "--clear-groups"]
+            command = ["setpriv", *ids, *command]
+        subprocess.run(command, cwd=clone, check=True)
+        yield clone
+
+
+@pytest.fixture
+def engine(clone: Path) -> Iterator[Docker]:
+    """The engine, with the project of the clone."""
     reasons = [docker := Docker.why_not(), docker and Podman.why_not()]
     if all(reasons):
         pytest.skip(f"no container engine: {', '.join(reasons)}")
-    clone = tmp_path / "clone"
-    tracked = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, check=True)
-    for name in tracked.stdout.decode().rstrip("\0").split("\0"):
-        (clone / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, clone / name, follow_symlinks=False)
-    # pytest's own folders are closed to others.
-    for folder in (clone, *clone.parents[:2]):
-        folder.chmod(0o755)
-    command = ["make", ".env"]
-    if os.getuid() == 0:
-        subprocess.run(["chown", "--recursive", f"{UID}:{UID}", clone], check=True)
-        ids = ["--reuid", str(UID), "--regid", str(UID), "--clear-groups"]
-        command = ["setpriv", *ids, *command]
-    subprocess.run(command, cwd=clone, check=True)
     if docker:
         with Podman.running(clone, IMAGES) as podman:
             yield podman
         return
     yield (engine := Docker(clone))
     engine.compose("down", "--volumes")
+
+
+def _copy_tracked(clone: Path) -> None:
+    tracked = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, check=True)
+    for name in tracked.stdout.decode().rstrip("\0").split("\0"):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, clone / name, follow_symlinks=False)
 
 
 @pytest.mark.proof

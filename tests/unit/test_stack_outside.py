@@ -1,6 +1,7 @@
 """A stack whose parts all run elsewhere, such as in the containers of docker-compose.yaml."""
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -32,6 +33,9 @@ class HealthPage(BaseHTTPRequestHandler):
 @pytest.fixture
 def airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[HealthPage]]:
     """An Airflow that the environment names, with nothing of a local stack."""
+    # A container has no supervisor, which this module imports.
+    monkeypatch.delattr(stack, "lifecycle", raising=False)
+    monkeypatch.setitem(sys.modules, "semel_local.stack.lifecycle", None)
     passwords = tmp_path / "passwords.json"
     passwords.write_text('{"admin": "hidden"}')
     with HTTPServer(("127.0.0.1", 0), HealthPage) as server:

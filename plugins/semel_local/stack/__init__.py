@@ -21,9 +21,13 @@ def up(*, echo: Callable[[str], None], **choices: bool | None) -> StackState:
     and TerminalError if the user must change something first. Starts nothing if every part is
     outside.
     """
-    from semel_local.stack import lifecycle, outside
+    from semel_local.stack import outside
 
-    return outside.check(choices) if outside.has_all_parts() else lifecycle.up(echo, choices)
+    if outside.has_all_parts():
+        return outside.check(choices)
+    from semel_local.stack import lifecycle
+
+    return lifecycle.up(echo, choices)
 
 
 def down(*, echo: Callable[[str], None]) -> None:
@@ -35,9 +39,13 @@ def down(*, echo: Callable[[str], None]) -> None:
 
 def status() -> StackState:
     """Query the health of every part."""
-    from semel_local.stack import lifecycle, outside
+    from semel_local.stack import outside
 
-    return outside.stack_state() if outside.has_all_parts() else lifecycle.status()
+    if outside.has_all_parts():
+        return outside.stack_state()
+    from semel_local.stack import lifecycle
+
+    return lifecycle.status()
 
 
 def connection() -> Endpoints:
