@@ -41,7 +41,7 @@ RUN = Path("/run/semel-containers")
 
 CONTAINERS_CONF = """\
 [containers]
-default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]
+default_ulimits = ["nofile={files}:{files}", "nproc=16384:16384"]
 [engine]
 cgroup_manager = "cgroupfs"
 events_logger = "file"
@@ -138,11 +138,8 @@ class Podman(Docker):
         socket = f"unix://{self.socket}"
         for name, text in {"containers": CONTAINERS_CONF, "storage": STORAGE_CONF}.items():
             # Podman's own defaults may be higher than this process may set.
-            files, processes = (
-                resource.getrlimit(which)[1]
-                for which in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
-            )
-            values = {"folder": folder, "run": run, "files": files, "processes": processes}
+            files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            values = {"folder": folder, "run": run, "files": files}
             (run / f"{name}.conf").write_text(text.format(**values))
         self.env |= {
             "CONTAINERS_CONF": f"{run}/containers.conf",
