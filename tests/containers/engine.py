@@ -167,8 +167,9 @@ class Podman(Docker):
             server = subprocess.Popen(
                 ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh",
                  *engine.service],
-                env=engine.env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                start_new_session=True,
+                env=engine.env, stdin=subprocess.DEVNULL, start_new_session=True,
+                stdout=stack.enter_context((folder / "podman.log").open("w")),
+                stderr=subprocess.STDOUT,
             )  # fmt: skip
             stack.callback(_end, server)
             wait_for(engine.socket.exists, "Podman's API")
