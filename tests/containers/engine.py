@@ -212,11 +212,14 @@ class Podman(Docker):
     def check_health(self, ended: threading.Event) -> None:
         """Run the health check of each container, as systemd's timers do, until `ended`."""
         while not ended.wait(HEALTH_SECONDS):
-            for container in self.objects("ps"):
-                subprocess.run(
-                    ["podman", "healthcheck", "run", container], env=self.env, check=False,
-                    capture_output=True, timeout=COMMAND_SECONDS,
-                )  # fmt: skip
+            listed = ["podman", "ps", "--quiet"]
+            for words in (
+                ["podman", "healthcheck", "run", container]
+                for container in subprocess.run(
+                    listed, env=self.env, capture_output=True, text=True, check=False
+                ).stdout.split()
+            ):
+                subprocess.run(words, env=self.env, check=False, capture_output=True)
 
 
 def _end(process: subprocess.Popen) -> None:
