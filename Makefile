@@ -15,7 +15,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.11 python3.12 python3.13,$(
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo
 demo: venv ## Start the local stack, land a week of flights, run it through Airflow, prove it
@@ -62,6 +62,10 @@ proof: venv ## Run every case: all kills, controls, orders, clusters, the older 
 matrix: venv ## Run the suites of each version of Spark: V=4.0.5, or V='4.0.5 4.3.0', those alone
 	@.venv/bin/python tests/matrix.py $(if $(V),--versions $(V))
 
+.PHONY: test-compose
+test-compose: venv ## Build the images of docker-compose.yaml, run a week, kill each service
+	@$(PYTEST) -s -m proof tests/containers
+
 .PHONY: soak
 soak: venv ## Take random steps for SEMEL_SOAK_SECONDS=600, with processes killed
 	@$(PYTEST) -m soak -s tests/chaos
@@ -90,6 +94,14 @@ up: venv ## Start the local stack: Postgres, Spark, Airflow
 .PHONY: down
 down: ## Stop everything that was started here
 	@if [ -x .venv/bin/semel ]; then .venv/bin/semel down; else echo "nothing was installed here"; fi
+
+.env: ## Write your uid, keys and passwords for docker-compose.yaml, once
+	@set -e; umask 077; mkdir -p data; \
+	words="POSTGRES_PASSWORD AIRFLOW_PASSWORD AIRFLOW_SECRET SPARK_TOKEN"; \
+	{ echo "SEMEL_UID=$$(id -u)"; \
+	for word in $$words; do echo "SEMEL_$$word=$$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')"; done; \
+	echo "SEMEL_AIRFLOW_FERNET_KEY=$$(head -c 32 /dev/urandom | base64 | tr '+/' '-_')"; } > .env.new; \
+	mv .env.new .env; echo "wrote .env. Next: docker compose up --build --detach"
 
 .PHONY: clean
 clean: down ## Stop, and remove .venv and caches (databases, logs and data stay)

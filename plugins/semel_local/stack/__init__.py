@@ -18,8 +18,13 @@ def up(*, echo: Callable[[str], None], **choices: bool | None) -> StackState:
 
     `echo` receives lines of progress. `choices`: whether to run each of `servers.SERVERS`, by name;
     None keeps the last choice. Raises UnavailableError if a part does not become healthy in time,
-    and TerminalError if the user must change something first.
+    and TerminalError if the user must change something first. Starts nothing if every part is
+    outside.
     """
+    from semel_local.stack import outside
+
+    if outside.has_all_parts():
+        return outside.check(choices)
     from semel_local.stack import lifecycle
 
     return lifecycle.up(echo, choices)
@@ -34,6 +39,10 @@ def down(*, echo: Callable[[str], None]) -> None:
 
 def status() -> StackState:
     """Query the health of every part."""
+    from semel_local.stack import outside
+
+    if outside.has_all_parts():
+        return outside.stack_state()
     from semel_local.stack import lifecycle
 
     return lifecycle.status()
@@ -44,8 +53,10 @@ def connection() -> Endpoints:
 
     Raises UnavailableError for an address that neither has.
     """
-    from semel_local.stack import airflow_server, layout
+    from semel_local.stack import airflow_server, layout, outside
 
+    if outside.has_all_parts():
+        return outside.endpoints()
     urls = layout.load().urls
     if "airflow" not in urls:
         raise UnavailableError(

@@ -184,8 +184,8 @@ def login() -> tuple[str, str] | None:
     return USER, layout.secret("airflow_admin_password")
 
 
-def troubles(port: int, started: dict[str, float]) -> dict[str, str]:
-    """Why each part is not healthy, empty for a healthy part.
+def troubles(url: str, started: dict[str, float]) -> dict[str, str]:
+    """Why each part of the Airflow at `url` is not healthy, empty for a healthy part.
 
     `started`: the start of each part, in seconds of the epoch. An earlier heartbeat is from a
     former process.
@@ -193,7 +193,7 @@ def troubles(port: int, started: dict[str, float]) -> dict[str, str]:
     # Do not use a proxy from the environment for our own machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"http://127.0.0.1:{port}/api/v2/monitor/health", timeout=5) as reply:
+        with opener.open(f"{url}/api/v2/monitor/health", timeout=5) as reply:
             health = json.load(reply)
     except (OSError, ValueError) as error:
         return dict.fromkeys(COMMANDS, f"the api-server does not answer ({error})")

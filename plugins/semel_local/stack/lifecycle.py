@@ -284,7 +284,9 @@ def _troubles(ports: dict[str, int]) -> dict[str, str]:
     for name in _local_parts():
         reasons[name] = probes[name](ports[name]) if name in ports else "it does not run"
     if "airflow" in ports:
-        reasons |= airflow_server.troubles(ports["airflow"], _started())
+        reasons |= airflow_server.troubles(
+            f"http://{layout.address(ports['airflow'])}", _started()
+        )
     else:
         reasons |= dict.fromkeys(airflow_server.COMMANDS, "it does not run")
     for name in reasons:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 import yaml
+from cryptography.fernet import Fernet
 
 from fixtures.postgres.server import database, free_port
 from fixtures.spark.cluster import answers
@@ -57,6 +58,7 @@ def services(postgres: str, folder: Path) -> Iterator[dict]:
     ):
         text = (ROOT / "docker-compose.yaml").read_text(encoding="utf-8")
         text = re.sub(r"\$\{SEMEL_POSTGRES_PASSWORD:[^}]*\}", server.password, text)
+        text = re.sub(r"\$\{\w+FERNET_KEY:[^}]*\}", Fernet.generate_key().decode(), text)
         text = re.sub(r"\$\{\w+:[^}]*\}", secrets.token_hex(32), text)
         text = text.replace("//postgres:", f"//{server.username}:")
         for name, dsn in {"semel": ledger, "airflow": airflow, "warehouse": warehouse}.items():
@@ -65,7 +67,6 @@ def services(postgres: str, folder: Path) -> Iterator[dict]:
         text = text.replace("15002", str(free_port())).replace("/semel/.semel", str(folder))
         text = text.replace("api-server:8080", f"127.0.0.1:{free_port()}")
         text = text.replace("/run/semel/", f"{folder}/")
-        text = text.replace("/usr/local/bin/python", "python")
         # In the container no folder has a space in its name, as one above a checkout may have.
         checkout = folder / "checkout"
         checkout.symlink_to(ROOT)
@@ -162,9 +163,8 @@ def as_user(folder: Path, known: bool) -> tuple[str, ...]:
         lines = Path("/etc", name).read_text().splitlines(keepends=True)
         (etc / name).write_text("".join(o for o in lines if not o.startswith("semel:")))
     if known:
-        compose = yaml.safe_load((ROOT / "docker-compose.yaml").read_text(encoding="utf-8"))
-        text = compose["services"]["migrate"]["build"]["dockerfile_inline"].replace("$$", "$")
-        [line] = re.findall(r"RUN (getent .*)", text)
+        text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+        [line] = set(re.findall(r"RUN (getent .*)", text))
         line = line.replace("useradd", f"useradd --prefix {folder / 'root'}")
         subprocess.run(["sh", "-c", line], env={**os.environ, "SEMEL_UID": str(UID)}, check=True)
     mount = f'mount --bind {etc / "passwd"} /etc/passwd && exec setpriv "$@"'

@@ -1,0 +1,168 @@
+"""docker-compose.yaml, run with an engine from a fresh clone: `make test-compose`."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Docker, Podman
+from fixtures.wait import wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGES = Path(os.environ.get("SEMEL_CONTAINERS_DIR", ROOT / ".semel" / "containers"))
+"""The images that Podman keeps."""
+
+UID = 54_321 if os.getuid() == 0 else os.getuid()
+"""Of a user that no image has."""
+
+HEALTHY_SECONDS = 900
+SERVICES = ("postgres", "spark", "api-server", "scheduler", "dag-processor", "triggerer")
+SAMPLE = '{"id": 1, "at": "2026-01-01T00:00:00Z"}\n{"id": 2, "at": "2026-01-01T00:00:01Z"}\n'
+
+
+@pytest.fixture
+def clone() -> Iterator[Path]:
+    """A fresh clone, after `make .env`, that belongs to a user without a name."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        _copy_tracked(clone := folder / "clone")
+        command = ["make", ".env"]
+        if os.getuid() == 0:
+            subprocess.run(["chown", "--recursive", f"{UID}:{UID}", clone], check=True)
+            ids = ["--reuid", str(UID), "--regid", str(UID), "--clear-groups"]
+            command = ["setpriv", *ids, *command]
+        subprocess.run(command, cwd=clone, check=True)
+        yield clone
+
+
+@pytest.fixture
+def engine(clone: Path) -> Iterator[Docker]:
+    """The engine, with the project of the clone."""
+    reasons = [docker := Docker.why_not(), docker and Podman.why_not()]
+    if all(reasons):
+        pytest.skip(f"no container engine: {', '.join(reasons)}")
+    if docker:
+        with Podman.running(clone, IMAGES) as podman:
+            yield podman
+        return
+    yield (engine := Docker(clone))
+    engine.compose("down", "--volumes")
+
+
+def _copy_tracked(clone: Path) -> None:
+    tracked = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, check=True)
+    for name in tracked.stdout.decode().rstrip("\0").split("\0"):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, clone / name, follow_symlinks=False)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(4 * 3600)
+def test_a_week_in_containers(engine: Docker) -> None:
+    """Two commands start the stack for any uid. The demo's weeks are exact, before and after each
+    service is killed. Each command of the README works. `down --volumes` leaves nothing.
+    """
+    timed("build", engine.build)
+    timed("up", lambda: engine.compose("up", "--detach", "--no-build"))
+    timed("healthy", lambda: [wait_healthy(engine, name, datetime.min) for name in SERVICES])
+    assert_runs_as_the_user(engine)
+    assert_demo_is_exact(engine, week=1)
+    (clicks := engine.project / "data" / "clicks").mkdir()
+    (clicks / "clicks.jsonl").write_text(SAMPLE)
+    for command in readme_commands():
+        timed(command, lambda command=command: in_scheduler(engine, *command.split()))
+    for service in SERVICES:
+        timed(f"kill {service}", lambda service=service: kill_and_heal(engine, service))
+    assert_demo_is_exact(engine, week=2)
+    timed("down --volumes", lambda: engine.compose("down", "--volumes"))
+    for kind in (("ps", "--all"), ("volume", "ls"), ("network", "ls")):
+        assert engine.objects(*kind) == []
+
+
+def timed(step: str, action: Callable[[], Any]) -> Any:
+    """Run a step, and print its seconds."""
+    began = time.monotonic()
+    result = action()
+    print(f"{step}: {time.monotonic() - began:.1f} s", flush=True)
+    return result
+
+
+def in_scheduler(engine: Docker, *words: str) -> str:
+    """Run a command as the README says."""
+    return engine.compose("exec", "-T", "scheduler", *words)
+
+
+def assert_runs_as_the_user(engine: Docker) -> None:
+    """The processes and the files in data/ belong to the user of .env."""
+    for service in ("spark", "scheduler"):
+        words = ("exec", "-T", service, "sh", "-c", "id -u; touch data/mine; stat -c %u data/mine")
+        assert engine.compose(*words).split() == [str(UID), str(UID)]
+
+
+def assert_demo_is_exact(engine: Docker, week: int) -> None:
+    """`semel demo` lands a week, runs three pipelines, and compares with the truth."""
+    demo = lambda: in_scheduler(engine, "semel", "demo", "--json")  # noqa: E731
+    result = json.loads(timed(f"the demo's week {week}", demo))
+    assert result["ok"] and result["week"] == week, result
+    assert result["found"] == result["truth"] and result["found"]["survivors"] > 5000
+    assert result["by_day"]["found"] == result["by_day"]["truth"]
+    assert result["by_airport"]["found"] == result["by_airport"]["truth"]
+
+
+def readme_commands() -> list[str]:
+    """Each `semel` command of README.md, with this stack's batches and file names."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^(semel .*?)(?:\s+#.*)?$|`(semel \w+ .*?)`", text, re.M)
+    found = sorted({block or inline for block, inline in commands})
+    assert len(found) >= 7, found
+    # `semel new` asks questions on a terminal, which `exec -T` is not.
+    changes = {"3..7": "1..1", "*.jsonl": "clicks.jsonl --yes"}
+    return [_replaced(command, changes) for command in found]
+
+
+def _replaced(text: str, changes: dict[str, str]) -> str:
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    return text
+
+
+def kill_and_heal(engine: Docker, service: str) -> None:
+    """Kill the main process of a service, and wait until the engine has healed it."""
+    before = engine.containers()[service]["State"]
+    engine.crash(service)
+    wait_healthy(engine, service, _time(before["StartedAt"]))
+    for other in SERVICES:  # Some end with it, such as those of Airflow with PostgreSQL.
+        wait_healthy(engine, other, datetime.min)
+
+
+def wait_healthy(engine: Docker, service: str, since: datetime) -> None:
+    """Wait until a service runs, was started after `since`, and its health check passes."""
+
+    def healthy() -> bool:
+        state = engine.containers()[service]["State"]
+        return state["Running"] and _time(state["StartedAt"]) > since and _health(state)
+
+    try:
+        wait_for(healthy, f"{service} to be healthy", HEALTHY_SECONDS, 1)
+    except AssertionError as error:
+        logs = engine.compose("logs", "--tail", "40", service)
+        raise AssertionError(f"{error}: {logs}") from error
+
+
+def _health(state: dict[str, Any]) -> bool:
+    return (state.get("Health") or state.get("Healthcheck"))["Status"] == "healthy"
+
+
+def _time(text: str) -> datetime:
+    """An engine's time, to the second and without its zone."""
+    return datetime.fromisoformat(text[:19])
