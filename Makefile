@@ -59,7 +59,7 @@ proof: venv ## Run every case: all kills, controls, orders, clusters, the older 
 	@.venv/bin/python tests/matrix.py
 
 .PHONY: matrix
-matrix: venv ## Run the suites of each version of Spark: V=4.0.5, or V='4.0.5 4.3.0', those alone
+matrix: venv ## Run the suites on each version of Spark and Airflow: V=4.0.5, or V='4.0.5 3.1.8', those alone
 	@.venv/bin/python tests/matrix.py $(if $(V),--versions $(V))
 
 .PHONY: test-compose

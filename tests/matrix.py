@@ -1,12 +1,13 @@
-"""Run the suites of Spark (and of Airflow) on each version that semel supports.
+"""Run the suites of Spark and of Airflow on each version that semel supports.
 
     python tests/matrix.py                          # each version, each suite
     python tests/matrix.py --quick                  # the oldest and the newest, a few cases
     python tests/matrix.py --versions 4.0.5 4.3.0
     python tests/matrix.py --page                   # write the table "tried with" of docs/deploy.md
 
-A version is an overlay: uv installs its packages alone into .semel/matrix/, once, and PYTHONPATH
-puts them before those of .venv. A version that .venv has itself needs none.
+A Spark is an overlay: uv installs its packages alone into .semel/matrix/, once, and PYTHONPATH puts
+them before those of .venv. An Airflow has an environment of its own, because it pins hundreds of
+packages. A version that .venv has itself needs neither.
 """
 
 import argparse
@@ -24,6 +25,10 @@ from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from xml.etree import ElementTree
+
+import pytest
+
+from fixtures.airflow import versions as airflow_versions
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / ".semel" / "matrix"
@@ -61,29 +66,44 @@ SPARK_QUICK = (
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """A version to try. `packages`: what its overlay holds; the first one has the version."""
+    """A version to try. `quick`: the tests of --quick, if any."""
 
     kind: str
+    package: str
     version: str
-    packages: tuple[str, ...]
     suites: Suites
-    quick: tuple[str, ...]
+    quick: tuple[str, ...] = ()
 
     @property
-    def overlay(self) -> Path | None:
-        """The overlay's folder. None where .venv has this version."""
-        name = self.packages[0].partition("==")[0]
-        return None if installed_version(name) == self.version else KEPT / self.packages[0]
+    def is_own(self) -> bool:
+        """Whether .venv has this version."""
+        return installed_version(self.package) == self.version
+
+    def install(self) -> tuple[str, dict[str, str]]:
+        """Install this version, if it is not there. Returns a Python and variables for it."""
+        if self.is_own:
+            return sys.executable, {}
+        if self.kind == "Airflow":
+            return str(airflow_versions.airflow_environment(self.version)), {}
+        return sys.executable, {"PYTHONPATH": str(overlay(f"{self.package}=={self.version}"))}
 
 
 def _spark(version: str) -> Version:
-    packages = (f"pyspark=={version}",)
     return Version(
-        kind="Spark", version=version, packages=packages, suites=SPARK, quick=SPARK_QUICK
+        kind="Spark", package="pyspark", version=version, suites=SPARK, quick=SPARK_QUICK
     )
 
 
-VERSIONS = tuple(map(_spark, ("4.0.5", "4.1.4", "4.2.0", "4.3.0")))
+def _airflow(version: str) -> Version:
+    return Version(
+        kind="Airflow", package="apache-airflow", version=version, suites=airflow_versions.SUITES
+    )
+
+
+VERSIONS = (
+    *map(_spark, ("4.0.5", "4.1.4", "4.2.0", "4.3.0")),
+    *map(_airflow, (*airflow_versions.VERSIONS, "3.3.2")),
+)
 """From old to new within a kind. docs/deploy.md has the table of this, by --page."""
 
 
@@ -116,55 +136,53 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _outermost(versions: list[Version]) -> Iterator[Version]:
     """The oldest and the newest of each kind, without .venv's own, on which all tests run."""
-    for kind in sorted({one.kind for one in versions}):
+    for kind in sorted({one.kind for one in versions if one.quick}):
         of_kind = [one for one in versions if one.kind == kind]
-        yield from (one for one in dict.fromkeys([of_kind[0], of_kind[-1]]) if one.overlay)
+        yield from (one for one in dict.fromkeys([of_kind[0], of_kind[-1]]) if not one.is_own)
 
 
 def tried(one: Version, *, quick: bool) -> tuple[int, dict[str, str]]:
     """Run the tests on a version. Returns an exit code, and a line for each suite."""
     print(f"{one.kind} {one.version}:", flush=True)
-    environment = dict(os.environ)
-    if one.overlay:
-        try:
-            install(one)
-        except subprocess.SubprocessError as error:
-            text = (getattr(error, "stderr", "") or str(error)).strip()
-            away = any(sign in text for sign in _AWAY) and not os.environ.get("SEMEL_NO_SKIPS")
-            return int(not away), {"SKIPPED" if away else "FAILED": text.splitlines()[0]}
-        environment["PYTHONPATH"] = str(one.overlay)
+    try:
+        python, variables = one.install()
+    except (subprocess.SubprocessError, AssertionError, pytest.skip.Exception) as error:
+        text = (getattr(error, "stderr", "") or str(error)).strip()
+        away = any(sign in text for sign in _AWAY) or isinstance(error, pytest.skip.Exception)
+        away = away and not os.environ.get("SEMEL_NO_SKIPS")
+        return int(not away), {"SKIPPED" if away else "FAILED": text.splitlines()[0]}
     tests = one.quick if quick else tuple(test for part in one.suites.values() for test in part)
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "junit.xml"
         command = [
-            sys.executable, "-m", "pytest", "-q", "-m", "not soak and not icu",
+            python, "-m", "pytest", "-q", "-m", "not soak and not icu",
             "--timeout", "900", f"--junit-xml={report}", "-o", "junit_family=xunit1",
             # Spark before 4.2 leaves sockets to the garbage collector.
             "-W", "ignore::ResourceWarning", *tests,
         ]  # fmt: skip
+        environment = os.environ | variables
         code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
         return code, outcomes(one.suites, report) if report.exists() else {}
 
 
-def install(one: Version) -> None:
-    """Make a version's overlay, if it is not there."""
-    overlay = one.overlay
-    assert overlay, one
+def overlay(requirement: str) -> Path:
+    """The folder with one package. uv installs it, if it is not there."""
+    folder = KEPT / requirement
     KEPT.mkdir(parents=True, exist_ok=True)
-    with open(KEPT / f"{overlay.name}.lock", "wb") as lock:
+    with open(KEPT / f"{folder.name}.lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if overlay.is_dir():
-            return
-        new = overlay.with_name(f"{overlay.name}.new")
-        shutil.rmtree(new, ignore_errors=True)
-        command = [
-            sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable,
-            "--no-deps", "--target", str(new), *one.packages,
-        ]  # fmt: skip
-        subprocess.run(
-            command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=True
-        )
-        new.rename(overlay)
+        if not folder.is_dir():
+            new = folder.with_name(f"{folder.name}.new")
+            shutil.rmtree(new, ignore_errors=True)
+            command = [
+                sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python",
+                sys.executable, "--no-deps", "--target", str(new), requirement,
+            ]  # fmt: skip
+            subprocess.run(
+                command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=True
+            )
+            new.rename(folder)
+    return folder
 
 
 def outcomes(suites: Suites, report: Path) -> dict[str, str]:

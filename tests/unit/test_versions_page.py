@@ -5,13 +5,14 @@ from pathlib import Path
 
 import matrix
 
+from semel.airflow import AIRFLOW_MIN, AIRFLOW_VERSION
 from semel.spark import versions
 
 CASE = '<testcase file="{}" name="t">{}</testcase>'
 
 
-def spark() -> list[matrix.Version]:
-    return [one for one in matrix.VERSIONS if one.kind == "Spark"]
+def tried(kind: str) -> list[str]:
+    return [one.version for one in matrix.VERSIONS if one.kind == kind]
 
 
 def test_the_page_has_each_version() -> None:
@@ -23,9 +24,17 @@ def test_the_page_has_each_version() -> None:
 
 def test_each_minor_version_that_semel_supports_is_tried() -> None:
     """From the oldest to the newest, and no other."""
-    minors = [versions.minor(one.version) for one in spark()]
+    minors = [versions.minor(version) for version in tried("Spark")]
     oldest, newest = versions.OLDEST, versions.NEWEST
     assert minors == [(oldest[0], n) for n in range(oldest[1], newest[1] + 1)]
+
+
+def test_each_airflow_is_tried() -> None:
+    """From the oldest that semel supports to the one of these tests, and no other."""
+    newest = versions.minor(AIRFLOW_VERSION)
+    minors = [versions.minor(version) for version in tried("Airflow")]
+    assert minors == [(newest[0], n) for n in range(AIRFLOW_MIN[1], newest[1] + 1)]
+    assert tried("Airflow")[-1] == AIRFLOW_VERSION and AIRFLOW_MIN[0] == newest[0]
 
 
 def test_what_a_version_runs_is_there() -> None:

@@ -312,6 +312,7 @@ def _executors(
     pythons = sorted({answer.python for answer in report.answers})
     count = len(report.executors)
     report.add("executors", f"{count} on {', '.join(hosts)}; Python {', '.join(pythons)}")
+    sparks = ", ".join(sorted({a.spark for a in report.answers}))
     places = ", ".join(sorted({a.place for a in report.answers if a.place}))
     users = ", ".join(sorted({a.ledger for a in report.answers if a.ledger}))
     ledger = f"the driver's, as {users}" if request.key is not None else "not checked"
@@ -320,7 +321,7 @@ def _executors(
     for check in checks:  # Several pipelines may have the same text.
         rights.setdefault(check.part, {})[check.success] = None
     parts = {
-        "Spark on executors": ("Spark", f"version {', '.join({a.spark for a in report.answers})}"),
+        "Spark on executors": ("Spark", f"version {sparks}"),
         "semel on executors": ("semel", f"version {__version__} in {places}"),
         "ledger from executors": (
             "ledger", ledger if needed else "not needed: identity by position"

@@ -93,7 +93,7 @@ _MEANINGS = {
 
 _FAULT_NAME = re.compile(r"^\(?([\w.]*(?:Error|Exception)\b|\[[A-Z][A-Z0-9_.]+\])")
 _SQL_LINE = re.compile(r"\bline (\d+),? (?:pos|position) \d+\b")
-_NO_SEMEL = re.compile(r"No module named '?semel\b")
+_NO_SEMEL = re.compile(r"No module named '?semel'?(?![\w.])")
 _SEMEL_ERROR = re.compile(r"semel\.errors\.(\w+Error): (.*)")
 
 
