@@ -199,7 +199,7 @@ def _connection() -> Any:
 
 
 def newest_fence(ledger: Ledger, batch_id: int) -> int:
-    """The fence of a batch's newest attempt; 0 if it has none."""
+    """The fence of a batch's newest attempt; 0 without one."""
     attempts = ledger.rows("stage", "latest", batch_id=batch_id)
     return max((attempt["fence"] for attempt in attempts), default=0)
 

@@ -87,7 +87,7 @@ def same_minor(one: str, other: str) -> bool:
 
 
 def minor(version: str) -> tuple[int, int]:
-    """The major and minor number of a version; (0, 0) if the text has none."""
+    """The major and minor number of a version; (0, 0) for other texts."""
     match = _VERSION.match(version)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 

@@ -129,8 +129,7 @@ class StageJob:
             raise ArchiveUnseenError(
                 f"an executor on {socket.gethostname()} does not see the archive: the driver made "
                 f"the folder {self.folder}, and it does not exist there. Nothing was committed. "
-                "Mount the data folder there under the driver's path, then run stage again. "
-                "`semel check` reports the folders of each executor"
+                "Mount the data folder there under the driver's path, then run stage again"
             )
 
     @property

@@ -113,6 +113,20 @@ def test_restore_of_a_ledger(
         run(ledger, spec, "r10")
 
 
+@pytest.mark.usefixtures("bench")
+def test_the_user_of_executors(ledger: Ledger, printed: Printed) -> None:
+    """It reads the catalog, and may not change batches."""
+    user = f"semel_{secrets.token_hex(4)}"
+    printed.run("executors-user", {"USER": user, "SECRET": "secret"})
+    address = sa.make_url(ledger.dsn).set(drivername="postgresql", username=user, password="secret")
+    with psycopg.connect(address.render_as_string(hide_password=False)) as connection:
+        assert connection.execute("SELECT count(id_run_id) FROM semel.id_run").fetchone() == (0,)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("DELETE FROM semel.batch")
+    with ledger.engine.begin() as connection:
+        connection.exec_driver_sql(f"DROP ROLE {user}")
+
+
 def test_a_lost_ledger(
     bench: Workbench, ledger: Ledger, printed: Printed, new_ledger: dict[str, str]
 ) -> None:
