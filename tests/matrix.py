@@ -138,7 +138,7 @@ def _outermost(versions: list[Version]) -> Iterator[Version]:
     """The oldest and the newest of each kind, without .venv's own, on which all tests run."""
     for kind in sorted({one.kind for one in versions if one.quick}):
         of_kind = [one for one in versions if one.kind == kind]
-        yield from (one for one in dict.fromkeys([of_kind[0], of_kind[-1]]) if not one.is_own)
+        yield from (of_kind[n] for n in sorted({0, len(of_kind) - 1}) if not of_kind[n].is_own)
 
 
 def tried(one: Version, *, quick: bool) -> tuple[int, dict[str, str]]:

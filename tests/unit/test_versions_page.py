@@ -59,3 +59,10 @@ def test_what_came_out(tmp_path: Path) -> None:
     report = tmp_path / "junit.xml"
     report.write_text(f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>")
     assert matrix.outcomes(suites, report) == {"a": "2 failed, 1 passed", "b": "1 skipped"}
+
+
+def test_a_quick_run_tries_the_ends() -> None:
+    """The oldest and the newest Spark that differ from .venv's."""
+    versions_tried = [one.version for one in matrix._outermost(list(matrix.VERSIONS))]
+    own = matrix.installed_version("pyspark")
+    assert versions_tried == [v for v in (tried("Spark")[0], tried("Spark")[-1]) if v != own]

@@ -183,7 +183,7 @@ def test_every_service_as_an_ordinary_user(services: dict, folder: Path) -> None
     """
     (folder / "spark-defaults.conf").chmod(0o640)
     nameless, named = as_user(folder / "nameless", False), as_user(folder / "named", True)
-    for name, why in {"migrate": "has no username", "spark": "basedir must be absolute"}.items():
+    for name, why in {"migrate": "has no username", "spark": "UserGroupInformation"}.items():
         with running(services[name], folder, nameless, f"{name} nameless") as process:
             assert process.wait(WAIT_SECONDS) != 0
         assert why in (folder / f"{name} nameless").read_text()

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from fixtures.airflow.tasks import Tasks
 from fixtures.batches.account import quiet
 from fixtures.batches.workbench import Workbench, events
+from semel.airflow.task_failure import TaskFailed
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.spark import versions
@@ -98,7 +99,7 @@ def test_an_unsupported_pyspark_is_named_everywhere(
     with pytest.raises(TerminalError, match=sentence), open_engine("local[1]"):
         pass
     tasks.run("Plan")
-    with pytest.raises(Exception, match=sentence):
+    with pytest.raises(TaskFailed, match=sentence):
         tasks.run("Stage")
     assert time.monotonic() - began < SECONDS_MAX
 
