@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -85,7 +86,7 @@ class Version:
             return sys.executable, {}
         if self.kind == "Airflow":
             return str(airflow_versions.airflow_environment(self.version)), {}
-        return sys.executable, {"PYTHONPATH": str(overlay(f"{self.package}=={self.version}"))}
+        return sys.executable, {"PYTHONPATH": str(overlay(self.package, self.version))}
 
 
 def _spark(version: str) -> Version:
@@ -122,16 +123,15 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"not a version of the matrix: {', '.join(sorted(missing))}")
     if options.quick and not options.versions:
         chosen = list(_outermost(chosen))
-    began, code = time.monotonic(), 0
+    began = time.monotonic()
+    with ThreadPoolExecutor(len(chosen) if options.quick else 1) as pool:
+        ended = list(pool.map(lambda one: tried(one, quick=options.quick), chosen))
     rows: list[str] = []
-    for one in chosen:
-        seconds = time.monotonic()
-        ended, cells = tried(one, quick=options.quick)
-        code = code or ended
-        rows += [f"{one.kind} {one.version}, {time.monotonic() - seconds:.0f} s"]
+    for one, (_, seconds, cells) in zip(chosen, ended, strict=True):
+        rows += [f"{one.kind} {one.version}, {seconds:.0f} s"]
         rows += [f"  {name:26} {cell}" for name, cell in cells.items()]
     print("\n".join(["", *rows, f"{(time.monotonic() - began) / 60:.1f} minutes"]), flush=True)
-    return code
+    return max(code for code, _, _ in ended)
 
 
 def _outermost(versions: list[Version]) -> Iterator[Version]:
@@ -141,16 +141,20 @@ def _outermost(versions: list[Version]) -> Iterator[Version]:
         yield from (of_kind[n] for n in sorted({0, len(of_kind) - 1}) if not of_kind[n].is_own)
 
 
-def tried(one: Version, *, quick: bool) -> tuple[int, dict[str, str]]:
-    """Run the tests on a version. Returns an exit code, and a line for each suite."""
-    print(f"{one.kind} {one.version}:", flush=True)
+def tried(one: Version, *, quick: bool) -> tuple[int, float, dict[str, str]]:
+    """Run the tests on a version. Returns an exit code, the seconds, and a line for each suite.
+
+    With `quick`, versions run at once, so the output of each waits for its end.
+    """
+    began = time.monotonic()
     try:
         python, variables = one.install()
     except (subprocess.SubprocessError, AssertionError, pytest.skip.Exception) as error:
         text = (getattr(error, "stderr", "") or str(error)).strip()
         away = any(sign in text for sign in _AWAY) or isinstance(error, pytest.skip.Exception)
         away = away and not os.environ.get("SEMEL_NO_SKIPS")
-        return int(not away), {"SKIPPED" if away else "FAILED": text.splitlines()[0]}
+        line = {"SKIPPED" if away else "FAILED": text.splitlines()[0]}
+        return int(not away), time.monotonic() - began, line
     tests = one.quick if quick else tuple(test for part in one.suites.values() for test in part)
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "junit.xml"
@@ -161,13 +165,18 @@ def tried(one: Version, *, quick: bool) -> tuple[int, dict[str, str]]:
             "-W", "ignore::ResourceWarning", *tests,
         ]  # fmt: skip
         environment = os.environ | variables
-        code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
-        return code, outcomes(one.suites, report) if report.exists() else {}
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, check=False, text=True,
+            stdout=subprocess.PIPE if quick else None, stderr=subprocess.STDOUT if quick else None,
+        )  # fmt: skip
+        cells = outcomes(one.suites, report) if report.exists() else {}
+    print(f"{one.kind} {one.version}:", done.stdout or "", sep="\n", flush=True)
+    return done.returncode, time.monotonic() - began, cells
 
 
-def overlay(requirement: str) -> Path:
+def overlay(package: str, version: str) -> Path:
     """The folder with one package. uv installs it, if it is not there."""
-    folder = KEPT / requirement
+    folder = KEPT / f"{package}-{version}"
     KEPT.mkdir(parents=True, exist_ok=True)
     with open(KEPT / f"{folder.name}.lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -176,7 +185,7 @@ def overlay(requirement: str) -> Path:
             shutil.rmtree(new, ignore_errors=True)
             command = [
                 sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python",
-                sys.executable, "--no-deps", "--target", str(new), requirement,
+                sys.executable, "--no-deps", "--target", str(new), f"{package}=={version}",
             ]  # fmt: skip
             subprocess.run(
                 command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=True

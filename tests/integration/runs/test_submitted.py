@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def submitted(
         ],
         env=os.environ | {
             "SEMEL_LEDGER_DSN": ledger.dsn, "SEMEL_TRANSFORMS_DIR": str(bench.transforms),
+            "PYSPARK_PYTHON": sys.executable,
         } | environment,
         cwd=bench.folder, capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
     )  # fmt: skip
