@@ -13,7 +13,7 @@ from airflow_rest import Airflow
 from fix_stack import Begun, CommandLines, Stack
 from semel import pipeline
 from semel.archive import layout
-from semel.errors import UnavailableError
+from semel.errors import TerminalError
 from semel.spark.session import open_engine
 from semel_local import stack as semel_stack
 from semel_local.stack import layout as stack_layout
@@ -87,7 +87,7 @@ def test_the_ways_in_ask_for_a_secret(stack: Stack) -> None:
             pass
     plain = ends.spark_remote.partition(";")[0]
     for remote in (plain, f"{plain};token=semel"):
-        with pytest.raises(UnavailableError, match="does not answer"), open_engine(remote):
+        with pytest.raises(TerminalError, match="rejects the token"), open_engine(remote):
             pass
     with pytest.raises(AssertionError, match=": 401 "):
         Airflow(replace(ends, airflow_password="semel"))
