@@ -6,6 +6,7 @@ local engine, and returns nothing but an exit code: the answer is the ledger's a
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 TESTS = Path(__file__).parents[2]
 
 PROGRAM = """\
-#!{python}
 import os, sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -64,8 +64,10 @@ def cluster_mode(
 
     def put(fault: str = "") -> Path:
         path, arguments = binaries / "spark3-submit", tmp_path / "arguments"
-        values = {"python": sys.executable, "tests": str(TESTS), "arguments": str(arguments)}
-        path.write_text(PROGRAM.format(**values, fault=fault))
+        program = tmp_path / "stand_in.py"
+        program.write_text(PROGRAM.format(tests=str(TESTS), arguments=str(arguments), fault=fault))
+        command = shlex.join([sys.executable, str(program)])
+        path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         path.chmod(0o755)
         return arguments
 
