@@ -45,7 +45,7 @@ VARIABLE = "PYTEST_SEMEL_TIER"
 SAMPLED = ("tests/integration/", "tests/chaos/", "tests/controls/")
 """Where a case costs a database, a server or a process. Of the others each runs."""
 
-BUDGET = float(os.environ.get("SEMEL_BUDGET", "390"))
+BUDGET = float(os.environ.get("SEMEL_BUDGET", "350"))
 """CPU seconds of the tests that quick takes; servers, which tests share, and the collection take more than that."""
 
 CHEAP = 0.02
@@ -62,7 +62,7 @@ REST_CASES, REST_SHARE = 2, 1 / 12
 more."""
 REST_FILES = 1 / 3
 """The share of the files that rest takes something of."""
-REST_BUDGET = 150
+REST_BUDGET = 110
 """CPU seconds of what rest takes so, beside the cases of guards and the tests that draw more."""
 _RULE = re.compile(r"\b[A-Z]{1,3}\d+\b")
 _GUARDED = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
