@@ -62,7 +62,7 @@ REST_CASES, REST_SHARE = 2, 1 / 12
 more."""
 REST_FILES = 1 / 3
 """The share of the files that rest takes something of."""
-REST_BUDGET = 110
+REST_BUDGET = 60
 """CPU seconds of what rest takes so, beside the cases of guards and the tests that draw more."""
 _RULE = re.compile(r"\b[A-Z]{1,3}\d+\b")
 _GUARDED = re.compile(r"`(tests/[^`]+\.py::[^`]+)`")
