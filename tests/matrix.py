@@ -11,10 +11,8 @@ packages. A version that .venv has itself needs neither.
 """
 
 import argparse
-import fcntl
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,14 +28,11 @@ from xml.etree import ElementTree
 import pytest
 
 from fixtures.airflow import versions as airflow_versions
+from fixtures.environment import package_alone
 
 ROOT = Path(__file__).resolve().parent.parent
-KEPT = ROOT / ".semel" / "matrix"
 PAGE = ROOT / "docs" / "deploy.md"
 HEADING = "### Tried with\n"
-INSTALL_SECONDS = 1_200
-_AWAY = ("Failed to fetch", "error sending request", "dns error")
-"""What uv says where no index answers."""
 
 Suites = Mapping[str, tuple[str, ...]]
 """Names of suites, and the tests of each: files, or tests of files."""
@@ -83,7 +78,8 @@ class Version:
             return sys.executable, {}
         if self.kind == "Airflow":
             return str(airflow_versions.airflow_environment(self.version)), {}
-        return sys.executable, {"PYTHONPATH": str(overlay(self.package, self.version))}
+        folder = package_alone("matrix", self.package, self.version)
+        return sys.executable, {"PYTHONPATH": str(folder)}
 
 
 def _spark(version: str) -> Version:
@@ -147,10 +143,8 @@ def tried(one: Version, *, quick: bool) -> tuple[int, float, dict[str, str]]:
     try:
         python, variables = one.install()
     except (subprocess.SubprocessError, AssertionError, pytest.skip.Exception) as error:
-        text = (getattr(error, "stderr", "") or str(error)).strip()
-        away = any(sign in text for sign in _AWAY) or isinstance(error, pytest.skip.Exception)
-        away = away and not os.environ.get("SEMEL_NO_SKIPS")
-        line = {"SKIPPED" if away else "FAILED": text.splitlines()[0]}
+        away = isinstance(error, pytest.skip.Exception) and not os.environ.get("SEMEL_NO_SKIPS")
+        line = {"SKIPPED" if away else "FAILED": str(error).strip().splitlines()[0]}
         return int(not away), time.monotonic() - began, line
     tests = one.quick if quick else tuple(test for part in one.suites.values() for test in part)
     with tempfile.TemporaryDirectory() as folder:
@@ -169,26 +163,6 @@ def tried(one: Version, *, quick: bool) -> tuple[int, float, dict[str, str]]:
         cells = outcomes(one.suites, report) if report.exists() else {}
     print(f"{one.kind} {one.version}:", done.stdout or "", sep="\n", flush=True)
     return done.returncode, time.monotonic() - began, cells
-
-
-def overlay(package: str, version: str) -> Path:
-    """The folder with one package. uv installs it, if it is not there."""
-    folder = KEPT / f"{package}-{version}"
-    KEPT.mkdir(parents=True, exist_ok=True)
-    with open(KEPT / f"{folder.name}.lock", "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            new = folder.with_name(f"{folder.name}.new")
-            shutil.rmtree(new, ignore_errors=True)
-            command = [
-                sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python",
-                sys.executable, "--no-deps", "--target", str(new), f"{package}=={version}",
-            ]  # fmt: skip
-            subprocess.run(
-                command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=True
-            )
-            new.rename(folder)
-    return folder
 
 
 def outcomes(suites: Suites, report: Path) -> dict[str, str]:

@@ -118,7 +118,7 @@ class Stager:
 
         extra = connection.extra_dejson
         is_remote = extra.get("deploy-mode") == "cluster"
-        fence = newest_fence(self.ledger, batch_id)
+        before = _attempt(self.ledger, batch_id) if is_remote else None
         with tempfile.TemporaryDirectory(prefix="semel-submit-") as folder:
             answer = Path(folder) / "answer.json"
             hook = SparkSubmitHook(
@@ -139,6 +139,7 @@ class Stager:
             finally:
                 self._hook = None
             if is_remote:
+                fence = before["fence"] if before else 0
                 return read_attempt(self.ledger, self.spec, batch_id, fence)
             return _read_answer(answer, failure)
 
@@ -198,10 +199,9 @@ def _connection() -> Any:
     raise TerminalError(f"Airflow has no connection {' or '.join(CONNECTIONS)}; {_HOW}")
 
 
-def newest_fence(ledger: Ledger, batch_id: int) -> int:
-    """The fence of a batch's newest attempt; 0 without one."""
-    attempts = ledger.rows("stage", "latest", batch_id=batch_id)
-    return max((attempt["fence"] for attempt in attempts), default=0)
+def _attempt(ledger: Ledger, batch_id: int) -> dict[str, Any] | None:
+    """The attempt that commit would take, else the newest one. Returns None without attempts."""
+    return next(iter(ledger.rows("stage", "latest", batch_id=batch_id)), None)
 
 
 def read_attempt(ledger: Ledger, spec: Spec, batch_id: int, fence: int = 0) -> str:
@@ -212,8 +212,7 @@ def read_attempt(ledger: Ledger, spec: Spec, batch_id: int, fence: int = 0) -> s
     """
     from semel.stage import stage
 
-    attempts = ledger.rows("stage", "latest", batch_id=batch_id)
-    attempt = attempts[0] if attempts else None
+    attempt = _attempt(ledger, batch_id)
     open_or_lost = AttemptStatus.RUNNING, AttemptStatus.LOST
     if attempt is None or attempt["fence"] <= fence or attempt["status"] not in open_or_lost:
         return summary.stage(stage(ledger, spec, batch_id, _NoEngine()))

@@ -97,7 +97,8 @@ def migrate(
     from semel.ledger.migrate import roles as roles_sql
 
     if roles:
-        console.emit({"sql": roles_sql()}, as_json=as_json, render=lambda: print(roles_sql()))
+        sql = roles_sql()
+        console.emit({"sql": sql}, as_json=as_json, render=lambda: print(sql))
         return
     revision = bring_up(settings.ledger_dsn())
     text = f"the ledger is at revision {revision}"

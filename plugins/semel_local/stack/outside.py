@@ -43,7 +43,7 @@ def check(choices: Mapping[str, bool | None]) -> StackState:
         raise TerminalError(
             f"{URL_VARIABLE} is set, so the parts of this stack run elsewhere, and semel cannot "
             f"add {servers[0]} to them. Nothing was started. Run this in a checkout on a machine "
-            "with Python and Java",
+            "with Python",
             next=NO_STEP,
         )
     state = stack_state()
