@@ -11,9 +11,11 @@ import sqlalchemy as sa
 
 from airflow_rest import Airflow
 from fix_stack import Begun, CommandLines, Stack
+from fixtures.batches.account import quiet
 from semel import pipeline
 from semel.archive import layout
 from semel.errors import TerminalError
+from semel.spark.check import check
 from semel.spark.session import open_engine
 from semel_local import stack as semel_stack
 from semel_local.stack import layout as stack_layout
@@ -89,6 +91,8 @@ def test_the_ways_in_ask_for_a_secret(stack: Stack) -> None:
     for remote in (plain, f"{plain};token=semel"):
         with pytest.raises(TerminalError, match="rejects the token"), open_engine(remote):
             pass
+        (found,) = [one for one in check([], remote, quiet).checks if not one.ok]
+        assert "Renew that token" in found.detail and found.remedy.startswith("do that, then run")
     with pytest.raises(AssertionError, match=": 401 "):
         Airflow(replace(ends, airflow_password="semel"))
     stranger = copy(stack.airflow)

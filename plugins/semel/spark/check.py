@@ -34,7 +34,6 @@ from semel.sources import ExecutorCheck
 from semel.spark import probe, versions
 from semel.spark.engine import JOB_FAILURES, translate_error
 from semel.spark.session import open_engine
-from semel.spark.settings import SETTINGS
 from semel.stage.job import columns_of
 from semel.storage import check_links, check_links_of
 
@@ -233,9 +232,9 @@ def _sinks(report: CheckReport, specs: list[Spec], log: Log) -> None:
 
 
 def _remedy(error: SemelError, page: str) -> str:
-    """The operator's next action after a source's or sink's error. `page`: the kind's document."""
+    """The operator's next action after an error. `page`: the document with the requirements."""
     again = f"do that, then run this again; docs/{page}.md lists the requirements"
-    return again if error.next in ("", AGAIN, ANEW) else error.next
+    return again if error.next in ("", AGAIN, ANEW, NO_STEP) else error.next
 
 
 def _existing_folder(path: Path) -> Path:
@@ -274,10 +273,7 @@ def _spark(report: CheckReport, spark: str | None, request: probe.ProbeRequest, 
             "starts a local one",
         )  # fmt: skip
     except TerminalError as error:
-        conf = " ".join(f"--conf {name}={value}" for name, value in SETTINGS.items())
-        versions_differ = error.next == NO_STEP
-        remedy = "docs/deploy.md has the versions" if versions_differ else f"start it with {conf}"
-        report.add("Spark", str(error), remedy)
+        report.add("Spark", str(error), _remedy(error, "deploy"))
     return bool(report.answers)
 
 

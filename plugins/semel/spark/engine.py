@@ -24,6 +24,7 @@ from semel.formats.table import sink_format
 from semel.model.manifest import SplitReport, pack_files, unpack_files
 from semel.spark import versions
 from semel.spark.partitions import partition_key
+from semel.spark.settings import SETTINGS
 from semel.spark.transforms import Transform, load_transforms
 from semel.stage.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
 from semel.stage.job import (
@@ -123,10 +124,11 @@ class SparkEngine:
         for key, value in _REQUIRED.items():
             actual = session.conf.get(key, None)
             if actual != value:
+                options = " ".join(f"--conf {name}={text}" for name, text in SETTINGS.items())
                 raise TerminalError(
                     f"this Spark was started with {key}={actual}; semel needs {key}={value}, so "
                     "that a lost executor fails the attempt instead of mixing two results of a "
-                    "transform"
+                    f"transform. Start Spark with {options}"
                 )
         session.conf.set(_ADAPTIVE, "false")
 

@@ -32,7 +32,8 @@ def test_a_spark_that_runs_a_stage_again_is_refused(
     def get(asked: str, default: object = None) -> object:
         return value if asked == key else spark.conf.get(asked, default)
 
-    with pytest.raises(TerminalError, match=f"{key}={value}; semel needs {key}=1"):
+    says = f"{key}={value}; semel needs {key}=1.* Start Spark with .*--conf {key}=1"
+    with pytest.raises(TerminalError, match=says):
         SparkEngine(SimpleNamespace(conf=SimpleNamespace(get=get)))
     SparkEngine(spark)
 
