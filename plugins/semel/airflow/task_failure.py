@@ -113,6 +113,11 @@ def log_failure(log: Logger, error: SemelError, doing: Doing) -> BaseException:
     return AirflowFailException(text) if isinstance(error, TerminalError) else error
 
 
+def is_terminal(error: BaseException | None) -> bool:
+    """Whether Airflow is not to retry after this error, with which a task has ended."""
+    return getattr(error, "terminal", False) or isinstance(error, AirflowFailException)
+
+
 def failure_text(context: Mapping[str, Any], pipeline: str) -> str:
     """The lines of the error that ended a task, and its next step.
 
@@ -141,7 +146,7 @@ def log_no_retry(context: Mapping[str, Any]) -> None:
     """Log why Airflow does not try a failed task again, and last the next step of its error."""
     ti, log, error = context["ti"], context["task"].log, context.get("exception")
     why = ""
-    if getattr(error, "terminal", False) or isinstance(error, AirflowFailException):
+    if is_terminal(error):
         why = ": the same call would fail again"
     elif ti.try_number > ti.max_tries:
         why = f": no try is left after {ti.try_number} of {ti.max_tries + 1}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.airflow.tasks import airflow_error
 from fixtures.batches.account import quiet
 from fixtures.batches.workbench import Workbench, events
 from fixtures.spark.local import LocalEngine
@@ -372,8 +373,6 @@ def test_a_sensor_waits_for_a_window(
     """
     from datetime import timedelta
 
-    from airflow.sdk.exceptions import TaskDeferred
-
     from semel.airflow.windows import SemelWindowSensor
     from semel.errors import TerminalError
 
@@ -382,7 +381,7 @@ def test_a_sensor_waits_for_a_window(
     days = dict(zip(("data_interval_start", "data_interval_end"), DAY, strict=True))
     context = {"dag_run": run, "params": {}, **days}
     sensor = SemelWindowSensor(task_id="whole", pipeline=spec.name)
-    with pytest.raises(TaskDeferred) as deferred:
+    with pytest.raises(airflow_error("TaskDeferred")) as deferred:
         sensor.act(ledger, spec, context)
     assert deferred.value.method_name == "resume"
     since = datetime.fromisoformat(deferred.value.kwargs["since"])

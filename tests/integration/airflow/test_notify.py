@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fixtures.airflow.receivers import HttpServer, MailServer
+from fixtures.airflow.tasks import task_ends
 from fixtures.batches.account import committed
 from fixtures.batches.workbench import Workbench, events
 from fixtures.commands.shell import answer_in
@@ -54,7 +55,7 @@ def failing(name: str = "finalize", **given: Any) -> None:
     )
     context = {"dag_run": run, "params": {}, "task": task, "ti": ti, "outlet_events": {}}
     if not given:
-        with pytest.raises(SystemExit) as ended:
+        with task_ends() as ended:
             kind.execute.__wrapped__(task, context)
         given = {"exception": ended.value}
     for callback in task.on_failure_callback:

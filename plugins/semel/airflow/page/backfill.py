@@ -31,9 +31,9 @@ may_run = requires_access_dag(method="POST", access_entity=DagAccessEntity.RUN)
 MayRun = Depends(may_run)
 """The right that Airflow requires for a backfill."""
 
-IS_SUPPORTED = set(inspect.signature(backfills.create_backfill).parameters) == {
-    "backfill_request", "user", "session"
-}  # fmt: skip
+_PARAMETERS = set(inspect.signature(backfills.create_backfill).parameters)
+
+IS_SUPPORTED = _PARAMETERS | {"session"} == {"backfill_request", "user", "session"}
 """True if this Airflow's function for a backfill has the expected parameters. If not, Days links to
 the DAG."""
 
@@ -75,9 +75,10 @@ def do_backfill(
     wanted = confirmed_values(request, token, user, dag_id, "backfill")
     write_audit_log(user, dag_id, "semel_backfill", wanted)
     with create_session() as session:
+        inside = {"session": session} if "session" in _PARAMETERS else {}  # Airflow before 3.3.
         created = _call_airflow(
             lambda: backfills.create_backfill(
-                backfill_request=_body(dag_id, wanted), user=user, session=session
+                backfill_request=_body(dag_id, wanted), user=user, **inside
             )
         )
         number = created.id
