@@ -140,11 +140,14 @@ CLUSTER = f"local-cluster[2,1,{4 << 10}]"
 
 @contextmanager
 def open_spark(
-    place: Place, master: str = LOCAL, jars: Path | None = None
+    place: Place,
+    master: str = LOCAL,
+    jars: Path | None = None,
+    more: dict[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """Spark on two cores. LOCAL: driver and executor are one JVM with 4 GB.
 
-    `jars`: a folder of what else it loads.
+    `jars`: a folder of what else it loads. `more`: further settings.
     """
     # Spark's workers import the peers, and the semel that is measured.
     folders = ROOT / "benchmarks", ROOT / "plugins"
@@ -158,6 +161,7 @@ def open_spark(
         "spark.sql.warehouse.dir": str(place.folder / "warehouse"),
         "spark.local.dir": str(place.folder / "local"),
         **({"spark.driver.extraClassPath": f"{jars}/*"} if jars else {}),
+        **(more or {}),
     }
     session = builder.config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

@@ -1,4 +1,6 @@
-"""Plots as SVG: bars, and lines over a logarithmic axis where sizes span powers of ten."""
+"""Plots as SVG: bars, spans of time, and lines, over a logarithmic axis where sizes span powers of
+ten.
+"""
 
 import math
 from html import escape
@@ -13,8 +15,8 @@ _STYLE = (
 
 
 def svg(plot: dict[str, Any]) -> str:
-    """The SVG of a plot as benchmarks describe it: `kind` is `bars` or `lines`."""
-    return _bars(plot) if plot["kind"] == "bars" else _lines(plot)
+    """The SVG of a plot as benchmarks describe it: `kind` is `bars`, `lines` or `spans`."""
+    return {"bars": _bars, "lines": _lines, "spans": _spans}[plot["kind"]](plot)
 
 
 def _bars(plot: dict[str, Any]) -> str:
@@ -31,6 +33,29 @@ def _bars(plot: dict[str, Any]) -> str:
         parts.append(f'<rect {box} fill="{_COLORS[0]}"/>')
         parts.append(_text(left + wide + 6, y + 14, _number(value)))
     return _whole(plot["title"], 56 + 28 * len(bars), parts)
+
+
+def _spans(plot: dict[str, Any]) -> str:
+    """A row for each lane, with a box for each span [start, end, name], coloured by its name."""
+    left, right, end = 16, _WIDTH - 30, plot["end"] or 1
+    names = list(dict.fromkeys(name for lane in plot["lanes"] for *_, name in lane))
+    colors = dict(zip(names, _COLORS, strict=False))
+    parts = []
+    for row, lane in enumerate(plot["lanes"]):
+        for start, stop, name in lane:
+            x, wide = left + (right - left) * start / end, (right - left) * (stop - start) / end
+            box = f'x="{x:.1f}" y="{44 + 26 * row}" width="{wide:.1f}" height="22"'
+            parts.append(f'<rect {box} fill="{colors[name]}" stroke="#fff"/>')
+    bottom = 44 + 26 * len(plot["lanes"])
+    parts.append(f'<path d="M{left} {bottom}H{right}" stroke="#a0aec0"/>')
+    for share in (0, 0.5, 1):
+        x = left + (right - left) * share
+        parts.append(_text(x, bottom + 16, _number(end * share), anchor="middle", kind="a"))
+    for number, name in enumerate(names):
+        x = left + 150 * number
+        parts.append(f'<rect x="{x}" y="{bottom + 30}" width="14" height="14" fill="{colors[name]}"/>')
+        parts.append(_text(x + 22, bottom + 42, name))
+    return _whole(plot["title"], bottom + 60, parts)
 
 
 def _lines(plot: dict[str, Any]) -> str:
