@@ -55,7 +55,7 @@ RANDOM = """
 from pyspark.sql import functions as F
 
 def random(frame):
-    frame = frame.select("id", "n", F.uuid().alias("tag"), F.rand().alias("chance"))
+    frame = frame.select("id", "n", F.expr("uuid()").alias("tag"), F.rand().alias("chance"))
     return frame.repartition(3, "tag").select("id", "n", "tag", "chance")
 """
 

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import wait
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -111,8 +110,7 @@ def _open(remote_or_master: str, log: Log) -> Iterator[SparkEngine]:
                 yield engine
     finally:
         if connect:
-            # Let the client release its queries: after stop() the server refuses these calls.
-            wait(versions.release_calls(session), SPARK_ANSWER_SECONDS)
+            versions.await_releases(session, SPARK_ANSWER_SECONDS)
         session.stop()
 
 

@@ -8,9 +8,10 @@ lacks.
 """
 
 import re
+from concurrent.futures import wait
 from importlib.metadata import PackageNotFoundError, distribution
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyspark
@@ -98,11 +99,18 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, **zone)
 
 
-def release_calls(session: "SparkSession") -> Any:
-    """The calls that release results on a Connect server, and still run. Spark 4.0 and 4.1 keep no
-    list of them: there, the session's end waits.
+def await_releases(session: "SparkSession", seconds: float) -> None:
+    """Wait until a Connect server has released the results of a session's queries: after the
+    session's end it refuses these calls. In Spark 4.0 and 4.1 `seconds` is not used: their client
+    has no list of the calls, and only ends their threads, as it does again when the session stops.
     """
-    return getattr(session.client, "_release_futures", ())
+    calls = getattr(session.client, "_release_futures", None)
+    if calls is not None:
+        wait(calls, seconds)
+        return
+    from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
+
+    ExecutePlanResponseReattachableIterator.shutdown()
 
 
 def _check_supported(name: str, version: str) -> None:
