@@ -228,12 +228,14 @@ def function_of(nodeid: str) -> str:
 def in_rest(items: Sequence[pytest.Item], quick: set[str], seed: int) -> set[str]:
     """The node ids of what `make rest` takes of what `make test` leaves out."""
     functions: dict[str, list[str]] = defaultdict(list)
+    guarded, found = guards_cases(), set()
     for item in items:
-        if item.nodeid not in quick and not item.get_closest_marker("proof"):
-            functions[function_of(item.nodeid)].append(item.nodeid)
+        name = function_of(item.nodeid)
+        is_long = item.get_closest_marker("proof") and not guarded & {item.nodeid, name}
+        if item.nodeid not in quick and not is_long:
+            functions[name].append(item.nodeid)
     files = sorted({name.partition("::")[0] for name in functions})
     drawn = random.Random(f"{seed} rest").sample(files, math.ceil(len(files) * REST_FILES))
-    guarded, found = guards_cases(), set()
     before = predecessors(items)
     first = {n for name, left in functions.items() for n in left if guarded & {n, name}}
     first = with_predecessors(first, before)

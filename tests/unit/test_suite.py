@@ -89,12 +89,13 @@ def test_the_seed_decides() -> None:
     assert set().union(*drawn) == {item.nodeid for item in items}
 
 
+@pytest.mark.parametrize("mark", [{}, {"rest": ()}, {"proof": ()}])
 @pytest.mark.parametrize("budget", [0, 550])
 def test_a_case_that_a_guard_names_is_always_taken(
-    budget: int, monkeypatch: pytest.MonkeyPatch
+    budget: int, mark: dict[str, tuple], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By quick or by rest, whatever the seed: CI finds the absence of a guard."""
-    items = cases("test_many", 20)
+    """By quick or by rest, whatever the seed and its marker: CI finds the absence of a guard."""
+    items = cases("test_many", 20, **mark)
     monkeypatch.setattr(tiers, "BUDGET", budget)
     monkeypatch.setattr(tiers, "guards_cases", lambda: {items[13].nodeid})
     for seed in range(20):
