@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 import time
@@ -15,9 +14,9 @@ from typing import Any
 import pytest
 
 from engine import Docker, Podman
+from fixtures.checkout import ROOT, copy_checkout
 from fixtures.wait import wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
 IMAGES = Path(os.environ.get("SEMEL_CONTAINERS_DIR", ROOT / ".semel" / "containers"))
 """The images that Podman keeps."""
 
@@ -35,7 +34,7 @@ def clone() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         folder.chmod(0o755)
-        _copy_tracked(clone := folder / "clone")
+        copy_checkout(clone := folder / "clone")
         command = ["make", ".env"]
         if os.getuid() == 0:
             subprocess.run(["chown", "--recursive", f"{UID}:{UID}", clone], check=True)
@@ -57,13 +56,6 @@ def engine(clone: Path) -> Iterator[Docker]:
         return
     yield (engine := Docker(clone))
     engine.compose("down", "--volumes")
-
-
-def _copy_tracked(clone: Path) -> None:
-    tracked = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, check=True)
-    for name in tracked.stdout.decode().rstrip("\0").split("\0"):
-        (clone / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, clone / name, follow_symlinks=False)
 
 
 @pytest.mark.proof
