@@ -76,6 +76,7 @@ def test_a_week_in_containers(engine: Docker) -> None:
     for service in SERVICES:
         timed(f"kill {service}", lambda service=service: kill_and_heal(engine, service))
     assert_demo_is_exact(engine, week=2)
+    assert {path.lstat().st_uid for path in engine.project.rglob("*")} == {UID}
     timed("down --volumes", lambda: engine.compose("down", "--volumes"))
     for kind in (("ps", "--all"), ("volume", "ls"), ("network", "ls")):
         assert engine.objects(*kind) == []
