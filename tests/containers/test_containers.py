@@ -35,12 +35,9 @@ def clone() -> Iterator[Path]:
         folder = Path(name)
         folder.chmod(0o755)
         copy_checkout(clone := folder / "clone")
-        command = ["make", ".env"]
         if os.getuid() == 0:
             subprocess.run(["chown", "--recursive", f"{UID}:{UID}", clone], check=True)
-            ids = ["--reuid", str(UID), "--regid", str(UID), "--clear-groups"]
-            command = ["setpriv", *ids, *command]
-        subprocess.run(command, cwd=clone, check=True)
+        as_user(clone, "make .env")
         yield clone
 
 
@@ -68,18 +65,25 @@ def test_a_week_in_containers(engine: Docker) -> None:
     timed("up", lambda: engine.compose("up", "--detach", "--no-build"))
     timed("healthy", lambda: [wait_healthy(engine, name, datetime.min) for name in SERVICES])
     assert_runs_as_the_user(engine)
-    assert_demo_is_exact(engine, week=1)
-    (clicks := engine.project / "data" / "clicks").mkdir()
-    (clicks / "clicks.jsonl").write_text(SAMPLE)
-    for command in documented_commands():
+    batch = assert_demo_is_exact(engine, week=1)
+    as_user(engine.project, "mkdir data/clicks; cat > data/clicks/clicks.jsonl", SAMPLE)
+    for command in documented_commands(batch):
         timed(command, lambda command=command: in_scheduler(engine, *command.split()))
     for service in SERVICES:
         timed(f"kill {service}", lambda service=service: kill_and_heal(engine, service))
     assert_demo_is_exact(engine, week=2)
-    assert {path.lstat().st_uid for path in engine.project.rglob("*")} == {UID}
+    others = [path for path in engine.project.rglob("*") if path.lstat().st_uid != UID]
+    assert others == []
     timed("down --volumes", lambda: engine.compose("down", "--volumes"))
     for kind in (("ps", "--all"), ("volume", "ls"), ("network", "ls")):
         assert engine.objects(*kind) == []
+
+
+def as_user(folder: Path, command: str, text: str = "") -> None:
+    """Run a shell's command in a folder, as the user of the clone."""
+    ids = ["--reuid", str(UID), "--regid", str(UID), "--clear-groups"]
+    switch = ["setpriv", *ids] if os.getuid() == 0 else []
+    subprocess.run([*switch, "sh", "-ec", command], cwd=folder, input=text, text=True, check=True)
 
 
 def timed(step: str, action: Callable[[], Any]) -> Any:
@@ -102,25 +106,28 @@ def assert_runs_as_the_user(engine: Docker) -> None:
         assert engine.compose(*words).split() == [str(UID), str(UID)]
 
 
-def assert_demo_is_exact(engine: Docker, week: int) -> None:
-    """`semel demo` lands a week, runs three pipelines, and compares with the truth."""
+def assert_demo_is_exact(engine: Docker, week: int) -> int:
+    """`semel demo` lands a week, runs three pipelines, and compares with the truth. Returns the
+    batch of `flights`.
+    """
     demo = lambda: in_scheduler(engine, "semel", "demo", "--json")  # noqa: E731
     result = json.loads(timed(f"the demo's week {week}", demo))["answer"]
     assert result["ok"] and result["week"] == week, result
     assert result["found"] == result["truth"] and result["found"]["new"] > 5000
     assert result["by_day"]["found"] == result["by_day"]["truth"]
     assert result["by_airport"]["found"] == result["by_airport"]["truth"]
+    return result["batch_id"]
 
 
-def documented_commands() -> list[str]:
-    """Each command of docs/containers.md for the scheduler's container, with this stack's batches
-    and file names, except the demo.
+def documented_commands(batch: int) -> list[str]:
+    """Each command of docs/containers.md for the scheduler's container, except the demo, with a
+    batch and a file of this stack.
     """
     text = (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
     commands = set(re.findall(r"docker compose exec scheduler (semel [^`\n]+)", text))
     assert len(commands) >= 9, commands
     # `semel new` asks questions on a terminal, which `exec -T` is not.
-    changes = {"3..7": "1..1", "*.jsonl": "clicks.jsonl --yes"}
+    changes = {"3..7": f"{batch}..{batch}", "*.jsonl": "clicks.jsonl --yes"}
     return [_replaced(command, changes) for command in sorted(commands - {"semel demo"})]
 
 
