@@ -8,6 +8,7 @@ import re
 import subprocess
 import sysconfig
 import tomllib
+import urllib.request
 from datetime import datetime
 from pathlib import Path
 
@@ -122,6 +123,16 @@ def test_the_variables_are_those_of_the_stack(name):
     assert environment[airflow_server.WAREHOUSE_VARIABLE] == (
         f"postgresql://postgres:{password}@postgres:5432/{postgres.WAREHOUSE}"
     )
+
+
+@pytest.mark.parametrize("name", ["migrate", "spark", *airflow_server.COMMANDS])
+def test_no_service_asks_a_proxy_for_another_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker gives the proxy of its config.json to each container."""
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(variable, SERVICES[name]["environment"].get(variable, ""))
+        assert urllib.request.proxy_bypass_environment("api-server:8080")
+        assert urllib.request.proxy_bypass_environment("localhost:15002")
+        monkeypatch.delenv(variable)
 
 
 def test_the_projects_pipelines_have_what_they_need():
