@@ -137,9 +137,10 @@ def _payload(state: StackState) -> dict[str, Any]:
 
 def _table(state: StackState) -> None:
     # Plain columns, because a table would cut addresses and logs to the terminal's width.
+    width = max(len(part.name) for part in state.parts) + 2
     for part in state.parts:
         pid = f"pid {part.pid}" if part.pid else ""
-        columns = f"{part.name:<18}{part.health:<10}{pid:<12}{part.address:<32}{part.log or ''}"
-        print(columns.rstrip())
+        columns = f"{part.health:<10}{pid:<12}{part.address:<32}{part.log or ''}"
+        print(f"{part.name:<{width}}{columns}".rstrip())
         if part.trouble:
-            print(f"{'':<18}{part.trouble}")
+            print(f"{'':<{width}}{part.trouble}")

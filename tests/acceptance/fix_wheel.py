@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -12,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.environment import python_with
+from fixtures.checkout import ROOT, copy_checkout
+from fixtures.environment import python_with, run_uv
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMAND_SECONDS_MAX = 300
-_AWAY = ("Failed to fetch", "error sending request", "dns error")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +88,10 @@ def core(
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The wheels of semel and of its local stack."""
     folder = tmp_path_factory.mktemp("wheels")
-    _copy_tracked(folder / "source")
+    copy_checkout(folder / "source")
     local = folder / "source" / "plugins" / "semel_local"
     for source in (folder / "source", local):
-        _uv("build", "--quiet", "--out-dir", str(folder / "dist"), str(source))
+        run_uv("setuptools", "build", "--quiet", "--out-dir", str(folder / "dist"), str(source))
     return sorted((folder / "dist").glob("*.whl"))
 
 
@@ -101,27 +99,8 @@ def _environment(venv: Path, wheels: list[Path], others: str) -> Installed:
     """Install wheels into a new environment, which has all packages of the folder `others` too."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     python, files = str(venv / "bin" / "python"), map(str, wheels)
-    _uv("pip", "install", "--quiet", "--offline", "--no-deps", "--python", python, *files)
+    words = "--quiet", "--offline", "--no-deps", "--python", python, *files
+    run_uv("semel", "pip", "install", *words)
     [site] = (venv / "lib").glob("python*/site-packages")
     (site / "others.pth").write_text(others + "\n")
     return Installed(bin=venv / "bin")
-
-
-def _copy_tracked(target: Path) -> None:
-    """What is or will be tracked, and nothing that an earlier build has left."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
-    for name in filter(None, listed.decode().split("\0")):
-        if os.path.lexists(ROOT / name):
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
-
-
-def _uv(*words: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "uv", *words], capture_output=True, text=True,
-        timeout=COMMAND_SECONDS_MAX,
-    )  # fmt: skip
-    if any(sign in done.stderr for sign in _AWAY):
-        pytest.skip("the package index does not answer, and a wheel needs setuptools from it")
-    assert done.returncode == 0, done.stderr

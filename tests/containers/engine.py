@@ -59,6 +59,9 @@ graphroot = "{folder}/images"
 runroot = "{run}/storage"
 """
 
+PROXY = {"httpProxy": "http://127.0.0.1:9", "httpsProxy": "http://127.0.0.1:9"}
+"""Docker's proxy for each container. Nothing listens there: the services need no proxy."""
+
 
 class Docker:
     """The machine's Docker. `project`: the folder of docker-compose.yaml."""
@@ -141,9 +144,11 @@ class Podman(Docker):
             files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
             values = {"folder": folder, "run": run, "files": files}
             (run / f"{name}.conf").write_text(text.format(**values))
+        (run / "config.json").write_text(json.dumps({"proxies": {"default": PROXY}}))
         self.env |= {
             "CONTAINERS_CONF": f"{run}/containers.conf",
             "CONTAINERS_STORAGE_CONF": f"{run}/storage.conf",
+            "DOCKER_CONFIG": str(run),
             "DOCKER_HOST": socket,
         }
         self.service = ["podman", "system", "service", "--time", "0", socket]

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 import time
@@ -15,9 +14,9 @@ from typing import Any
 import pytest
 
 from engine import Docker, Podman
+from fixtures.checkout import ROOT, copy_checkout
 from fixtures.wait import wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
 IMAGES = Path(os.environ.get("SEMEL_CONTAINERS_DIR", ROOT / ".semel" / "containers"))
 """The images that Podman keeps."""
 
@@ -35,13 +34,10 @@ def clone() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         folder.chmod(0o755)
-        _copy_tracked(clone := folder / "clone")
-        command = ["make", ".env"]
+        copy_checkout(clone := folder / "clone")
         if os.getuid() == 0:
             subprocess.run(["chown", "--recursive", f"{UID}:{UID}", clone], check=True)
-            ids = ["--reuid", str(UID), "--regid", str(UID), "--clear-groups"]
-            command = ["setpriv", *ids, *command]
-        subprocess.run(command, cwd=clone, check=True)
+        as_user(clone, "make .env")
         yield clone
 
 
@@ -59,34 +55,35 @@ def engine(clone: Path) -> Iterator[Docker]:
     engine.compose("down", "--volumes")
 
 
-def _copy_tracked(clone: Path) -> None:
-    tracked = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, check=True)
-    for name in tracked.stdout.decode().rstrip("\0").split("\0"):
-        (clone / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, clone / name, follow_symlinks=False)
-
-
 @pytest.mark.proof
 @pytest.mark.timeout(4 * 3600)
 def test_a_week_in_containers(engine: Docker) -> None:
     """Two commands start the stack for any uid. The demo's weeks are exact, before and after each
-    service is killed. Each command of the README works. `down --volumes` leaves nothing.
+    service is killed. Each command of docs/containers.md works. `down --volumes` leaves nothing.
     """
     timed("build", engine.build)
     timed("up", lambda: engine.compose("up", "--detach", "--no-build"))
     timed("healthy", lambda: [wait_healthy(engine, name, datetime.min) for name in SERVICES])
     assert_runs_as_the_user(engine)
-    assert_demo_is_exact(engine, week=1)
-    (clicks := engine.project / "data" / "clicks").mkdir()
-    (clicks / "clicks.jsonl").write_text(SAMPLE)
-    for command in readme_commands():
+    batch = assert_demo_is_exact(engine, week=1)
+    as_user(engine.project, "mkdir data/clicks; cat > data/clicks/clicks.jsonl", SAMPLE)
+    for command in documented_commands(batch):
         timed(command, lambda command=command: in_scheduler(engine, *command.split()))
     for service in SERVICES:
         timed(f"kill {service}", lambda service=service: kill_and_heal(engine, service))
     assert_demo_is_exact(engine, week=2)
+    others = [path for path in engine.project.rglob("*") if path.lstat().st_uid != UID]
+    assert others == []
     timed("down --volumes", lambda: engine.compose("down", "--volumes"))
     for kind in (("ps", "--all"), ("volume", "ls"), ("network", "ls")):
         assert engine.objects(*kind) == []
+
+
+def as_user(folder: Path, command: str, text: str = "") -> None:
+    """Run a shell's command in a folder, as the user of the clone."""
+    ids = ["--reuid", str(UID), "--regid", str(UID), "--clear-groups"]
+    switch = ["setpriv", *ids] if os.getuid() == 0 else []
+    subprocess.run([*switch, "sh", "-ec", command], cwd=folder, input=text, text=True, check=True)
 
 
 def timed(step: str, action: Callable[[], Any]) -> Any:
@@ -98,7 +95,7 @@ def timed(step: str, action: Callable[[], Any]) -> Any:
 
 
 def in_scheduler(engine: Docker, *words: str) -> str:
-    """Run a command as the README says."""
+    """Run a command as docs/containers.md says."""
     return engine.compose("exec", "-T", "scheduler", *words)
 
 
@@ -109,25 +106,29 @@ def assert_runs_as_the_user(engine: Docker) -> None:
         assert engine.compose(*words).split() == [str(UID), str(UID)]
 
 
-def assert_demo_is_exact(engine: Docker, week: int) -> None:
-    """`semel demo` lands a week, runs three pipelines, and compares with the truth."""
+def assert_demo_is_exact(engine: Docker, week: int) -> int:
+    """`semel demo` lands a week, runs three pipelines, and compares with the truth. Returns the
+    batch of `flights`.
+    """
     demo = lambda: in_scheduler(engine, "semel", "demo", "--json")  # noqa: E731
-    result = json.loads(timed(f"the demo's week {week}", demo))
+    result = json.loads(timed(f"the demo's week {week}", demo))["answer"]
     assert result["ok"] and result["week"] == week, result
-    assert result["found"] == result["truth"] and result["found"]["survivors"] > 5000
+    assert result["found"] == result["truth"] and result["found"]["new"] > 5000
     assert result["by_day"]["found"] == result["by_day"]["truth"]
     assert result["by_airport"]["found"] == result["by_airport"]["truth"]
+    return result["batch_id"]
 
 
-def readme_commands() -> list[str]:
-    """Each `semel` command of README.md, with this stack's batches and file names."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^(semel .*?)(?:\s+#.*)?$|`(semel \w+ .*?)`", text, re.M)
-    found = sorted({block or inline for block, inline in commands})
-    assert len(found) >= 7, found
+def documented_commands(batch: int) -> list[str]:
+    """Each command of docs/containers.md for the scheduler's container, except the demo, with a
+    batch and a file of this stack.
+    """
+    text = (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
+    commands = set(re.findall(r"docker compose exec scheduler (semel [^`\n]+)", text))
+    assert len(commands) >= 9, commands
     # `semel new` asks questions on a terminal, which `exec -T` is not.
-    changes = {"3..7": "1..1", "*.jsonl": "clicks.jsonl --yes"}
-    return [_replaced(command, changes) for command in found]
+    changes = {"3..7": f"{batch}..{batch}", "*.jsonl": "clicks.jsonl --yes"}
+    return [_replaced(command, changes) for command in sorted(commands - {"semel demo"})]
 
 
 def _replaced(text: str, changes: dict[str, str]) -> str:

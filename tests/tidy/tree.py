@@ -3,11 +3,11 @@
 import ast
 import gc
 import re
-import subprocess
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from fixtures.checkout import ROOT, listed_paths
+
 PACKAGE = ROOT / "plugins" / "semel"
 QUERIES = ROOT / "sql" / "queries"
 
@@ -15,10 +15,7 @@ QUERIES = ROOT / "sql" / "queries"
 @cache
 def project_files() -> tuple[Path, ...]:
     """All files that are or will be tracked: what .gitignore names is left out."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, timeout=60).stdout
-    names = sorted(filter(None, listed.decode().split("\0")))
-    return tuple(path for name in names if (path := ROOT / name).is_file())
+    return tuple(path for path in listed_paths() if path.is_file())
 
 
 def python_files(*folders: str) -> list[Path]:

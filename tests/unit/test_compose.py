@@ -2,10 +2,14 @@
 and tests/containers the whole.
 """
 
+import json
 import os
 import re
 import subprocess
+import sysconfig
 import tomllib
+import urllib.request
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -47,6 +51,23 @@ def test_each_service_outlives_a_crash():
         assert "network_mode" not in service
         if name != "migrate":  # It ends.
             assert service["restart"] == "unless-stopped" and service["healthcheck"]["test"]
+
+
+@pytest.mark.parametrize("name", ["scheduler", "dag-processor", "triggerer"])
+def test_a_check_waits_for_the_process_that_runs(name: str, tmp_path: Path) -> None:
+    """Airflow reports a killed process as healthy for some time. Its service is healthy only after
+    a heartbeat of the process that has replaced it.
+    """
+    page, part = tmp_path / "api/v2/monitor/health", name.replace("-", "_")
+    page.parent.mkdir(parents=True)
+    [_shell, check] = SERVICES[name]["healthcheck"]["test"]
+    command = ["sh", "-c", check.replace("http://api-server:8080", tmp_path.as_uri())]
+    env = {"PATH": f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"}
+    for year, code in {"2000": 1, str(datetime.now().year + 1): 0}.items():
+        beat = {f"latest_{part}_heartbeat": f"{year}-01-01T00:00:00.000000+00:00"}
+        page.write_text(json.dumps({part: {"status": "healthy"} | beat}))
+        done = subprocess.run(command, env=env, capture_output=True, timeout=60)
+        assert done.returncode == code, done.stderr
 
 
 def test_no_password_has_a_default():
@@ -102,6 +123,16 @@ def test_the_variables_are_those_of_the_stack(name):
     assert environment[airflow_server.WAREHOUSE_VARIABLE] == (
         f"postgresql://postgres:{password}@postgres:5432/{postgres.WAREHOUSE}"
     )
+
+
+@pytest.mark.parametrize("name", ["migrate", "spark", *airflow_server.COMMANDS])
+def test_no_service_asks_a_proxy_for_another_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker gives the proxy of its config.json to each container."""
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(variable, SERVICES[name]["environment"].get(variable, ""))
+        assert urllib.request.proxy_bypass_environment("api-server:8080")
+        assert urllib.request.proxy_bypass_environment("localhost:15002")
+        monkeypatch.delenv(variable)
 
 
 def test_the_projects_pipelines_have_what_they_need():

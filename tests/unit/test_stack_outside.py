@@ -11,7 +11,7 @@ import pytest
 
 from semel import settings
 from semel.errors import TerminalError, UnavailableError
-from semel_local import stack
+from semel_local import commands, stack
 from semel_local.stack import airflow_server, outside
 
 
@@ -62,6 +62,20 @@ def test_up_starts_nothing(airflow: type[HealthPage], monkeypatch: pytest.Monkey
         f"{name} (outside)" for name in airflow_server.COMMANDS
     ]
     assert lines == [] and not settings.state_dir().exists()
+
+
+def test_status_prints_columns(
+    airflow: type[HealthPage],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A space follows the longest name, and each part's health is in one column."""
+    for name in ("SEMEL_LEDGER_DSN", "SEMEL_SPARK_REMOTE"):
+        monkeypatch.delenv(name)
+    commands.status()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(airflow_server.COMMANDS)
+    [_column] = {line.index(" healthy ") for line in lines}
 
 
 def test_a_part_that_is_down(
