@@ -45,6 +45,7 @@ default_ulimits = ["nofile={files}:{files}", "nproc=16384:16384"]
 [engine]
 cgroup_manager = "cgroupfs"
 events_logger = "file"
+exit_command_delay = 10
 runtime = "runc"
 tmp_dir = "{run}/tmp"
 [network]
