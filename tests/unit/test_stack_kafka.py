@@ -8,10 +8,11 @@ import pytest
 
 from fixtures.kafka.broker import skipping
 from semel.errors import TerminalError, UnavailableError
-from semel_local.stack import kafka_server
+from semel_local.stack import java, kafka_server
 
 MAVEN = """#!/bin/sh
 echo run >> "$COUNTED"
+printf %s "$JAVA_HOME" > "${COUNTED%counted}java_home"
 sleep 0.3
 test -f pom.xml && touch "$PWD/written" || exit 1
 if [ -e "$BROKEN" ]; then printf "$BROKEN_SAYS"; exit 1; fi
@@ -66,6 +67,21 @@ def test_a_fetch_that_failed_is_made_again(tmp_path: Path, maven: Path) -> None:
     assert maven.read_text() == "run\nrun\n"
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_maven_runs_on_the_java_of_the_machine(
+    own: bool, tmp_path: Path, maven: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wheel's Java does not trust a certificate that this machine trusts, such as a company's
+    proxy has. A JAVA_HOME of the user's stays.
+    """
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("SEMEL_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("JAVA_HOME", str(java.home() if own else tmp_path))
+    monkeypatch.setenv("SEMEL_STATE_DIR", str(tmp_path / "another"))
+    kafka_server.jars(tmp_path / "home")
+    assert maven.with_name("java_home").read_text() == ("" if own else str(tmp_path))
+
+
 def test_without_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line says what to install, and the tests that want a broker are skipped with it."""
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -81,10 +97,10 @@ def test_the_settings_are_for_java_and_this_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others cannot read them; a folder may have any letters; what could not be made is told."""
-    java = program(tmp_path, "java", "#!/bin/sh\necho bad settings; exit 1\n")
+    stand_in = program(tmp_path, "java", "#!/bin/sh\necho bad settings; exit 1\n")
     folder = tmp_path / "brökér"
     with pytest.raises(TerminalError, match="bad settings"):
-        kafka_server.write(folder, str(java / "java"), tmp_path, {"a": "b\\c"})
+        kafka_server.write(folder, str(stand_in / "java"), tmp_path, {"a": "b\\c"})
     written = folder / "server.properties"
     assert written.stat().st_mode & 0o777 == 0o600 and folder.stat().st_mode & 0o777 == 0o700
     text = written.read_text(encoding="ascii")

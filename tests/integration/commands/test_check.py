@@ -162,7 +162,7 @@ def test_folders_of_the_driver(
 
 
 def test_a_spark_that_lacks_a_setting(driver: Look, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The setting is named, with what Spark is to be started with; ledger and folders are told."""
+    """The error has the setting and the options that Spark needs; ledger and folders are told."""
 
     class Unset:
         conf = {"spark.stage.maxConsecutiveAttempts": "4"}
@@ -175,7 +175,8 @@ def test_a_spark_that_lacks_a_setting(driver: Look, monkeypatch: pytest.MonkeyPa
     found = check([], NOWHERE, quiet)
     (one,) = wrong(found)
     assert one.name == "Spark" and "spark.stage.maxConsecutiveAttempts=4" in one.detail
-    assert "--conf spark.stage.maxConsecutiveAttempts=1" in one.remedy
+    assert "--conf spark.stage.maxConsecutiveAttempts=1" in one.detail
+    assert one.remedy == "do that, then run this again; docs/deploy.md lists the requirements"
     assert {"ledger", "schema", "sink"} < {each.name for each in found.checks}
     assert driver() == []
 
