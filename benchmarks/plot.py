@@ -53,7 +53,8 @@ def _spans(plot: dict[str, Any]) -> str:
         parts.append(_text(x, bottom + 16, _number(end * share), anchor="middle", kind="a"))
     for number, name in enumerate(names):
         x = left + 150 * number
-        parts.append(f'<rect x="{x}" y="{bottom + 30}" width="14" height="14" fill="{colors[name]}"/>')
+        box = f'x="{x}" y="{bottom + 30}" width="14" height="14"'
+        parts.append(f'<rect {box} fill="{colors[name]}"/>')
         parts.append(_text(x + 22, bottom + 42, name))
     return _whole(plot["title"], bottom + 60, parts)
 

@@ -123,7 +123,7 @@ def _batch(ledger: Ledger, spec: Spec, engine: SparkEngine) -> Batch:
     before, start = _cpu(ledger), time.time()
     verbs = run_batch(ledger, spec, "one", engine, log=quiet).seconds
     end, after = time.time(), _cpu(ledger)
-    cpu = {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}
+    cpu = {name: seconds - before[name] for name, seconds in after.items()}
     harness.tell(f"  {spec.name}: {end - start:.2f} s, {sum(cpu.values()):.2f} CPU s")
     return Batch(start=start, end=end, verbs=verbs, cpu=cpu)
 
