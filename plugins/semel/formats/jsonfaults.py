@@ -74,12 +74,12 @@ class RecordFaults:
                 if not isinstance(error, RecursionError) and not _WORD.search(text):
                     return Reason.malformed, _no_json(text, str(error))
                 values = dict(members(text))
-            if fault := self.repeated(text):
-                return fault
-            why = self._misfit("", values)
+            # First, because it is four times faster, and most records that pyarrow refuses have it.
+            if why := self._misfit("", values):
+                return Reason.type_mismatch, why
+            return self.repeated(text)
         except (ValueError, RecursionError):
             return None
-        return why and (Reason.type_mismatch, why)
 
     def repeated(self, text: bytes) -> Fault | None:
         """The fault of an object that has a declared key twice. None if it has not."""
@@ -182,9 +182,9 @@ def _check(kind: pa.DataType) -> _Check:
         raw = bytes(raw)
         if raw == _NULL:
             return None
-        if opens == raw[:1] == b"{":
-            return of_object(f"{place}.", dict(pairs_of(raw)))
-        if opens == raw[:1] == b"[":
+        if opens and opens == raw[:1]:
+            if opens == b"{":
+                return of_object(f"{place}.", dict(pairs_of(raw)))
             faults = (of_one(f"{place}[{at}]", one) for at, one in enumerate(elements_of(raw)))
             return next(filter(None, faults), None)
         wanted = expected(raw)

@@ -285,11 +285,8 @@ class _SplitReader:
 
     def tally_of(self, block: Block) -> RecordTally:
         """Count the outcomes of a block's records."""
-        reasons: Counter[str] = Counter()
-        firsts: dict[str, int] = {}
-        for at, (reason, _) in block.faults.items():
-            reasons[str(reason)] += 1
-            firsts[str(reason)] = min(at, firsts.get(str(reason), at))
+        reasons = Counter(str(reason) for reason, _ in block.faults.values())
+        firsts = {str(block.faults[at][0]): at for at in sorted(block.faults, reverse=True)}
         # An unclosed quote joins many records into one bad record, so count its bytes, too.
         bad = [at for at, (reason, _) in block.faults.items() if reason != Reason.late]
         return RecordTally(
