@@ -198,9 +198,9 @@ def test_a_copy_of_a_task_sees_what_the_first_saw(scene: Scene) -> None:
 
     def classified(job: StageJob) -> list[dict]:
         done = read_all(job)
-        reports = [d.report for d in done]
-        shards = range(job.shards)
-        return [classify_shard(job, k, [d.ids[k] for d in done], reports)[0] for k in shards]
+        reports = [report for task in done for report in task.reports]
+        shards = zip(*(task.ids for task in done), strict=True)
+        return [classify_shard(job, list(places), reports)[0] for places in shards]
 
     def meanwhile(job: StageJob) -> None:
         dropped.append(str(classified(job)))

@@ -81,8 +81,8 @@ def test_what_is_said_to_be_there_outlasts_a_loss_of_power(
     def reported(step: Callable) -> Callable:
         def call(*arguments: object, **options: object) -> object:
             done = step(*arguments, **options)
-            for each in done:
-                for file in getattr(each, "report", each).files:
+            for each in getattr(done, "reports", done):
+                for file in each.files:
                     assert disk.holds(file.path) and not disk.is_open(file.path)
                     seen.append("reported")
             return done

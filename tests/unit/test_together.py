@@ -19,6 +19,7 @@ from semel.errors import SourceError, TerminalError
 from semel.stage import read
 from semel.stage.job import StageJob
 from semel.stage.spill import Spilled
+from semel.stage.task_ids import read_task_ids
 from semel.stage.together import small_groups
 from semel.stage.verdicts import Verdicts
 from tiers import examples
@@ -68,12 +69,10 @@ def outcome(job: StageJob, *, write: bool) -> list[object]:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
     found: list[object] = []
-    for done in read.read_task(job, 0, write=write):
-        report = done.report
-        ids = {
-            shard: (part.split, part.h1.tolist(), part.h2.tolist(), part.row.tolist())
-            for shard, part in done.ids.items()
-        }
+    done = read.read_task(job, 0, write=write)
+    parts = [read_task_ids(place) for place in done.ids]
+    ids = [(part.task, *(c.tolist() for c in (part.h1, part.h2, part.row))) for part in parts]
+    for report in done.reports:
         rows = []
         if not write:
             pieces = Spilled(report.spill).rows(report.spill_row, report.counts.survivors)
@@ -82,8 +81,8 @@ def outcome(job: StageJob, *, write: bool) -> list[object]:
             (file.kind, file.records, pq.read_table(file.path, partitioning=None).to_pylist())
             for file in report.files
         ]
-        found.append((replace(report, spill=None, files=()), ids, rows, files))
-    return found
+        found.append((replace(report, spill=None, files=()), rows, files))
+    return [*found, ids]
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -158,8 +157,8 @@ def test_good_files_are_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "in").mkdir()
     monkeypatch.setattr(read, "_read", None)
     job = job_of(tmp_path, [(b"", b'{"id": "%d"}\n' % n) for n in range(40)])
-    found = outcome(job, write=False)
-    assert [rows[0]["id"] for _, _, rows, _ in found] == [str(n) for n in range(40)]
+    *found, _ = outcome(job, write=False)
+    assert [rows[0]["id"] for _, rows, _ in found] == [str(n) for n in range(40)]
 
 
 # Attacks S6.

@@ -14,7 +14,9 @@ The catalog stores these hashes, so the encoding may never change: ids outlive v
    shard's filter empty and overfill the others.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import polars as pl
@@ -33,6 +35,25 @@ class HashedIds:
     h2: np.ndarray
     shard: np.ndarray
     valid: np.ndarray
+
+    def only(self, rows: np.ndarray | slice) -> Self:
+        """The ids of some rows: a mask, indices or a slice."""
+        return replace(self, **{name: column[rows] for name, column in vars(self).items()})
+
+
+_NO_IDS = HashedIds(
+    h1=np.zeros(0, np.uint64),
+    h2=np.zeros(0, np.uint32),
+    shard=np.zeros(0, np.uint16),
+    valid=np.zeros(0, bool),
+)
+
+
+def join_ids(parts: Iterable[HashedIds]) -> HashedIds:
+    """The ids of several tables, one after the other."""
+    columns = zip(*(vars(part).values() for part in (_NO_IDS, *parts)), strict=True)
+    h1, h2, shard, valid = map(np.concatenate, columns)
+    return HashedIds(h1=h1, h2=h2, shard=shard, valid=valid)
 
 
 # Keeps L4.

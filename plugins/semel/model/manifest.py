@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from semel.model.batch import Counts, Ignored
 from semel.model.buckets import Buckets
@@ -103,20 +103,26 @@ class SplitReport:
     samples: dict[str, Sample] = field(default_factory=dict)
     ignored: Ignored = Ignored()
 
-    def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        plain = json.loads(data)
-        plain["counts"] = Counts(**plain["counts"])
-        plain["ignored"] = Ignored(**plain["ignored"])
-        plain["samples"] = {why: Sample(**one) for why, one in plain["samples"].items()}
-        plain["files"] = staged_files(plain["files"])
-        plain["times"] = plain["times"] and tuple(plain["times"])
-        if plain["buckets"] is not None:
-            plain["buckets"] = Buckets(tuple(plain["buckets"]["bounds"]))
-        return cls(**plain)
+def pack_reports(reports: list[SplitReport]) -> bytes:
+    """Encode the reports of a task for the shuffle or the driver."""
+    return json.dumps([asdict(report) for report in reports]).encode()
+
+
+def unpack_reports(data: bytes) -> list[SplitReport]:
+    """Decode the reports from `pack_reports`."""
+    return list(map(_report, json.loads(data)))
+
+
+def _report(plain: dict[str, Any]) -> SplitReport:
+    plain["counts"] = Counts(**plain["counts"])
+    plain["ignored"] = Ignored(**plain["ignored"])
+    plain["samples"] = {why: Sample(**one) for why, one in plain["samples"].items()}
+    plain["files"] = staged_files(plain["files"])
+    plain["times"] = plain["times"] and tuple(plain["times"])
+    if plain["buckets"] is not None:
+        plain["buckets"] = Buckets(tuple(plain["buckets"]["bounds"]))
+    return SplitReport(**plain)
 
 
 @dataclass(frozen=True, kw_only=True)

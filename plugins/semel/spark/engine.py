@@ -7,7 +7,6 @@ Known limitation: transforms run in a second job, on the survivors that the firs
 import re
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
-from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -21,12 +20,18 @@ from semel.declare.parts import twice
 from semel.declare.yaml import key_of
 from semel.errors import MissingPackageError, RetryableError, SemelError, TerminalError
 from semel.formats.table import sink_format
-from semel.model.manifest import SplitReport, pack_files, unpack_files
+from semel.model.manifest import (
+    SplitReport,
+    pack_files,
+    pack_reports,
+    unpack_files,
+    unpack_reports,
+)
 from semel.spark import versions
 from semel.spark.partitions import partition_key
 from semel.spark.settings import SETTINGS
 from semel.spark.transforms import Transform, load_transforms
-from semel.stage.classify import pack_dropped, pack_ids, unpack_dropped, unpack_ids
+from semel.stage.classify import pack_dropped, unpack_dropped
 from semel.stage.job import (
     OFFSET_COLUMN,
     SOURCE_COLUMN,
@@ -37,6 +42,7 @@ from semel.stage.job import (
 )
 from semel.stage.read import read_task
 from semel.stage.shard import classify_shard
+from semel.stage.task_ids import IdsPlace
 from semel.stage.write import survivors, write_rows, write_task
 
 try:
@@ -44,30 +50,26 @@ try:
 except ImportError:  # pyspark-client brings Connect alone.
     Py4JJavaError = PySparkException
 
-_READ = "key int, shard int, split int, ids binary, report binary"
-_CLASSIFIED = (
-    "key int, task int, split int, shard int, dropped binary, report binary, files binary"
-)
-_REPORTS = "split int, report binary"
+_READ = "key int, task int, ids binary, reports binary"
+_CLASSIFIED = "key int, task int, shard int, dropped binary, reports binary, files binary"
+_REPORTS = "reports binary"
 _WRITTEN = "files binary"
 _ARROW = {
     _READ: [
         ("key", pa.int32()),
-        ("shard", pa.int32()),
-        ("split", pa.int32()),
+        ("task", pa.int32()),
         ("ids", pa.binary()),
-        ("report", pa.binary()),
+        ("reports", pa.binary()),
     ],
     _CLASSIFIED: [
         ("key", pa.int32()),
         ("task", pa.int32()),
-        ("split", pa.int32()),
         ("shard", pa.int32()),
         ("dropped", pa.binary()),
-        ("report", pa.binary()),
+        ("reports", pa.binary()),
         ("files", pa.binary()),
     ],
-    _REPORTS: [("split", pa.int32()), ("report", pa.binary())],
+    _REPORTS: [("reports", pa.binary())],
     _WRITTEN: [("files", pa.binary())],
 }
 # Keeps S15.
@@ -185,7 +187,7 @@ class SparkEngine:
 
     def _reports(self, job: StageJob, *, write: bool) -> list[SplitReport]:
         query = self.report_query(job, write=write)
-        reports = [SplitReport.from_bytes(bytes(row["report"])) for row in query.collect()]
+        reports = [one for row in query.collect() for one in unpack_reports(bytes(row["reports"]))]
         reports.sort(key=lambda report: report.split)
         _check_each_once("split", [report.split for report in reports], len(job.splits), job)
         return reports
@@ -359,10 +361,10 @@ def _quoted_transforms(error: PySparkException, transforms: list[Transform]) -> 
 
 def _read(job: StageJob) -> Task:
     def rows(number: int) -> Iterator[tuple]:
-        for part in read_task(job, number, write=False):
-            report = part.report.to_bytes()
-            for shard, ids in part.ids.items():
-                yield partition_key(shard), shard, part.report.split, pack_ids(ids), report
+        result = read_task(job, number, write=False)
+        reports = pack_reports(result.reports)
+        for place in result.ids:
+            yield partition_key(place.shard), number, place.to_bytes(), reports
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in _tasks(batches):
@@ -375,8 +377,8 @@ def _read(job: StageJob) -> Task:
 def _read_only(job: StageJob, write: bool) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number in _tasks(batches):
-            reports = (part.report for part in read_task(job, number, write=write))
-            yield from _batches(_REPORTS, ((r.split, r.to_bytes()) for r in reports))
+            reports = read_task(job, number, write=write).reports
+            yield from _batches(_REPORTS, [(pack_reports(reports),)])
 
     task.__name__ = (PlanNode.read_write if write else PlanNode.read_keep).value
     return task
@@ -384,22 +386,20 @@ def _read_only(job: StageJob, write: bool) -> Task:
 
 def _classify(job: StageJob) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = sorted(_rows(batches), key=itemgetter("split"))
+        rows = sorted(_rows(batches), key=itemgetter("task"))
         if not rows:
             return
-        shard = rows[0]["shard"]
-        _check_each_once("split", [row["split"] for row in rows], len(job.splits), job)
-        parts = [unpack_ids(row["ids"]) for row in rows]
-        reports = [SplitReport.from_bytes(row["report"]) for row in rows]
-        dropped, files = classify_shard(job, shard, parts, reports)
+        _check_each_once("task", [row["task"] for row in rows], job.tasks, job)
+        places = [IdsPlace.from_bytes(row["ids"]) for row in rows]
+        reports = [report for row in rows for report in unpack_reports(row["reports"])]
+        dropped, files = classify_shard(job, places, reports)
 
         def judged(row: dict[str, Any]) -> tuple:
-            number = row["split"]
-            blob = pack_dropped(dropped[number]) if number in dropped else b""
-            # The shard's files go with its first split only, so that the reports list them once.
-            packed = pack_files(files if number == 0 else ())
-            task = job.splits.task_of(number)
-            return partition_key(task), task, number, shard, blob, row["report"], packed
+            task = row["task"]
+            blob = pack_dropped(dropped[task]) if task in dropped else b""
+            # The shard's files go with the first task only, so that the reports list them once.
+            packed = pack_files(() if task else files)
+            return partition_key(task), task, places[0].shard, blob, row["reports"], packed
 
         yield from _batches(_CLASSIFIED, map(judged, rows))
 
@@ -409,24 +409,21 @@ def _classify(job: StageJob) -> Task:
 
 def _write(job: StageJob, write: bool) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = sorted(_rows(batches), key=itemgetter("split"))
+        rows = list(_rows(batches))
         if not rows:
             return
-        parts = []
-        for number, group in groupby(rows, key=itemgetter("split")):
-            of_split = list(group)
-            _check_each_once("shard", [row["shard"] for row in of_split], job.shards, job)
-            if len({row["report"] for row in of_split}) != 1:
-                raise RetryableError(
-                    f"attempt {job.attempt_id}: Spark read part {number} of the source twice, with "
-                    "two results. Nothing was committed. Run stage again"
-                )
-            report = SplitReport.from_bytes(of_split[0]["report"])
-            dropped = [unpack_dropped(row["dropped"]) for row in of_split if row["dropped"]]
-            parts.append((report, dropped))
+        number = rows[0]["task"]
+        _check_each_once("shard", [row["shard"] for row in rows], job.shards, job)
+        if len({row["reports"] for row in rows}) != 1:
+            raise RetryableError(
+                f"attempt {job.attempt_id}: Spark read part {number} of the source twice, with two "
+                "results. Nothing was committed. Run stage again"
+            )
+        reports = unpack_reports(rows[0]["reports"])
+        dropped = [unpack_dropped(row["dropped"]) for row in rows if row["dropped"]]
         files = tuple(file for row in rows for file in unpack_files(row["files"]))
-        reports = write_task(job, rows[0]["task"], parts, write=write, files=files)
-        yield from _batches(_REPORTS, ((report.split, report.to_bytes()) for report in reports))
+        reports = write_task(job, number, reports, dropped, write=write, files=files)
+        yield from _batches(_REPORTS, [(pack_reports(reports),)])
 
     task.__name__ = (PlanNode.write_kept if write else PlanNode.mark_kept).value
     return task

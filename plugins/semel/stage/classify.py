@@ -11,6 +11,7 @@ from enum import IntEnum
 import numpy as np
 
 from semel.catalog import sortedids
+from semel.stage.task_ids import TaskIds
 
 Contains = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -23,21 +24,8 @@ class Repeat(IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitIds:
-    """The ids of one split in one shard, in source order.
-
-    `row` (uint32) is each id's row in the split's spill, ascending. h1 is uint64, h2 uint32.
-    """
-
-    split: int
-    h1: np.ndarray
-    h2: np.ndarray
-    row: np.ndarray
-
-
-@dataclass(frozen=True, kw_only=True)
 class Dropped:
-    """The rows (uint32, ascending) dropped from a split, and the `Repeat` (uint8) of each."""
+    """The rows (uint32, ascending) dropped from a task, and the `Repeat` (uint8) of each."""
 
     rows: np.ndarray
     reason: np.ndarray
@@ -45,7 +33,7 @@ class Dropped:
 
 @dataclass(frozen=True, kw_only=True)
 class Classification:
-    """The rows to drop, by split (only splits that lose rows), and the new ids.
+    """The rows to drop, by task (only tasks that lose rows), and the new ids.
 
     `h1` and `h2` are the survivors' ids, one each, sorted by h1: the shard's next id run.
     """
@@ -60,20 +48,8 @@ class Classification:
         return len(self.h1)
 
 
-def by_shard(
-    split: int, h1: np.ndarray, h2: np.ndarray, shard: np.ndarray, shards: int
-) -> dict[int, SplitIds]:
-    """The ids of a split, given by row, for each shard. Every shard has a part, even an empty one.
-    """
-    parts = {}
-    for number in range(shards):
-        row = np.flatnonzero(shard == number).astype(np.uint32)
-        parts[number] = SplitIds(split=split, h1=h1[row], h2=h2[row], row=row)
-    return parts
-
-
-def classify(parts: list[SplitIds], contains: Contains) -> Classification:
-    """Judge a shard's ids. `parts` come in source order, one per split.
+def classify(parts: list[TaskIds], contains: Contains) -> Classification:
+    """Judge a shard's ids. `parts` come in source order, one per task.
 
     Calls `contains(h1, h2)` once, with distinct ids sorted by h1. It returns a mask of the ids in
     the pinned runs.
@@ -103,26 +79,8 @@ def classify(parts: list[SplitIds], contains: Contains) -> Classification:
         start += len(part.h1)
         repeats = np.flatnonzero(of_part)
         if len(repeats):
-            dropped[part.split] = Dropped(rows=part.row[repeats], reason=of_part[repeats])
+            dropped[part.task] = Dropped(rows=part.row[repeats], reason=of_part[repeats])
     return Classification(dropped=dropped, h1=new_h1[~old], h2=new_h2[~old])
-
-
-def pack_ids(part: SplitIds) -> bytes:
-    """Encode a part for the shuffle: split (int64), then its columns one after the other."""
-    head = np.array([part.split], dtype="<i8")
-    columns = (part.h1.astype("<u8"), part.h2.astype("<u4"), part.row.astype("<u4"))
-    return b"".join(column.tobytes() for column in (head, *columns))
-
-
-def unpack_ids(data: bytes) -> SplitIds:
-    """Decode what `pack_ids` encoded. The columns are views of `data`."""
-    count = (len(data) - 8) // 16
-    return SplitIds(
-        split=int(np.frombuffer(data, "<i8", 1)[0]),
-        h1=np.frombuffer(data, "<u8", count, 8),
-        h2=np.frombuffer(data, "<u4", count, 8 + 8 * count),
-        row=np.frombuffer(data, "<u4", count, 8 + 12 * count),
-    )
 
 
 def pack_dropped(dropped: Dropped) -> bytes:

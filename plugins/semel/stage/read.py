@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from semel.catalog.ids import hash_ids, seconds_of
+from semel.catalog.ids import HashedIds, hash_ids, join_ids, seconds_of
 from semel.declare import wording
 from semel.declare.parts import Late, RepeatScope
 from semel.errors import ANEW, LimitError, TerminalError
@@ -28,12 +28,12 @@ from semel.model.manifest import Sample, SplitReport
 from semel.model.reasons import Reason
 from semel.model.split import Split
 from semel.stage import fatal
-from semel.stage.classify import SplitIds, by_shard
 from semel.stage.combine import timeless
 from semel.stage.event_time import times_of, together
 from semel.stage.job import StageJob, output_columns
 from semel.stage.part_files import TaskFiles
 from semel.stage.spill import Spill
+from semel.stage.task_ids import IdsPlace, write_task_ids
 from semel.stage.together import read_together, small_groups
 
 RECORD_TIME_AHEAD_SECONDS = 86_400
@@ -53,13 +53,21 @@ Write = Callable[[pa.Table], None]
 
 @dataclass(frozen=True, kw_only=True)
 class SplitResult:
-    """The result for a split: its report, and its ids by shard (empty without record_id)."""
+    """The result for a split: its report, and the ids of its valid records (none by position)."""
 
     report: SplitReport
-    ids: dict[int, SplitIds]
+    ids: HashedIds
 
 
-def read_task(job: StageJob, task: int, *, write: bool) -> list[SplitResult]:
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """The result for a task: a report per split, and where its ids of each shard lie, if any."""
+
+    reports: list[SplitReport]
+    ids: list[IdsPlace]
+
+
+def read_task(job: StageJob, task: int, *, write: bool) -> TaskResult:
     """Read the splits of a task. The report of the last split lists the files of the task.
 
     Valid records go to a spill. With `write` they go to output files: the job MUST NOT look up ids
@@ -67,13 +75,15 @@ def read_task(job: StageJob, task: int, *, write: bool) -> list[SplitResult]:
     """
     out = TaskFiles(job, f"r{task:05d}")
     with nullcontext() if write else Spill(job, task) as spill:
-        results = []
+        results: list[SplitResult] = []
         for group in small_groups(job, job.splits_of_task(task)):
             with fatal.noted(job, f"r{task}", group):
                 joined = _read_small(job, group, out, spill) if len(group) > 1 else None
                 results += joined or [_read(job, split, out, spill) for split in group]
-    report = replace(results[-1].report, files=out.close())
-    return [*results[:-1], replace(results[-1], report=report)]
+    reports = [result.report for result in results]
+    reports[-1] = replace(reports[-1], files=out.close())
+    ids = write_task_ids(job, task, (result.ids for result in results)) if job.judges else []
+    return TaskResult(reports=reports, ids=ids)
 
 
 def read_again(job: StageJob, split: Split, skip: np.ndarray) -> SplitResult:
@@ -91,17 +101,17 @@ def _read_small(
     joined = read_together(job, splits)
     if joined is None:
         return None
-    table, parts = joined
+    table, ids, reports = joined
     results, row = [], 0
-    for split, (report, ids) in zip(splits, parts, strict=True):
+    for split, report in zip(splits, reports, strict=True):
+        rows = slice(row, row + report.counts.survivors)
         if spill is None:
-            survivors = table.slice(row, report.counts.survivors)
-            out.rows(output_columns(job, split, survivors))
+            out.rows(output_columns(job, split, table[rows]))
             out.end_split()
         else:
             report = replace(report, spill=spill.path, spill_row=spill.rows + row)
-        row += report.counts.survivors
-        results.append(SplitResult(report=report, ids=ids))
+        row = rows.stop
+        results.append(SplitResult(report=report, ids=ids.only(rows)))
     if spill is not None:
         spill.write(table)
     return results
@@ -207,7 +217,7 @@ class _SplitReader:
         self._selection = job.selected.of(split, job.splits) if job.selected else None
         if skip is not None:
             self._selection = (self._selection or EVERYTHING).without(skip)
-        self._ids: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._ids: list[HashedIds] = []
         self._seen = Buckets() if job.spec.dedup.scope is RepeatScope.BUCKET else None
 
     def run(self, write: Write, letters: Write) -> SplitResult:
@@ -242,7 +252,7 @@ class _SplitReader:
             samples=tally.samples,
             ignored=tally.ignored,
         )
-        return SplitResult(report=report, ids=self._by_shard())
+        return SplitResult(report=report, ids=join_ids(self._ids))
 
     def blocks(self) -> Iterator[Block]:
         """The blocks of the split, each with its valid records and the faults of rejected ones.
@@ -345,16 +355,15 @@ class _SplitReader:
         # Keeps S7.
         reason[~hashed.valid] = ID_MISSING
         good = reason == 0
-        h1, h2, shard = hashed.h1, hashed.h2, hashed.shard
         if not good.all():
             offsets = table.column(OFFSET).to_numpy()[~good]
             faults = self._faults(table.filter(pa.array(~good)), reason[~good])
             block = block.without(offsets, faults)
-            h1, h2, shard = h1[good], h2[good], shard[good]
+            hashed = hashed.only(good)
             buckets = buckets[good] if buckets is not None else None
         if buckets is not None:
             self._seen = self._seen | Buckets.of(buckets)
-        self._ids.append((h1, h2, shard))
+        self._ids.append(hashed)
         return block
 
     def _faults(self, table: pa.Table, reason: np.ndarray) -> list[Fault]:
@@ -381,10 +390,3 @@ class _SplitReader:
         reason[seconds > job.now_seconds + RECORD_TIME_AHEAD_SECONDS] = TIME_AHEAD
         reason[time.is_null().to_numpy()] = TIME_MISSING
         return buckets
-
-    def _by_shard(self) -> dict[int, SplitIds]:
-        if not self._job.judges:
-            return {}
-        empty = np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint16)
-        h1, h2, shard = (np.concatenate(a) for a in zip(empty, *self._ids, strict=True))
-        return by_shard(self._split.number, h1, h2, shard, self._job.shards)

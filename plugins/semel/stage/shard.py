@@ -12,9 +12,10 @@ from semel.errors import TerminalError, UnavailableError
 from semel.ledger import Ledger
 from semel.model.buckets import union
 from semel.model.manifest import SplitReport, StagedFile
-from semel.stage.classify import Dropped, SplitIds, classify
+from semel.stage.classify import Dropped, classify
 from semel.stage.ids_file import Shard, read_known, write_ids
 from semel.stage.job import StageJob
+from semel.stage.task_ids import IdsPlace, read_task_ids
 
 LEDGER_REMEDY = (
     f"Set {settings.LEDGER_VARIABLE} to the driver's ledger in the environment of each executor "
@@ -57,17 +58,19 @@ def filters_in(folder: Path) -> FilterCache:
 
 
 def classify_shard(
-    job: StageJob, shard: int, parts: list[SplitIds], reports: list[SplitReport]
+    job: StageJob, places: list[IdsPlace], reports: list[SplitReport]
 ) -> tuple[dict[int, Dropped], tuple[StagedFile, ...]]:
     """Decide which records of one shard are dropped, and store the ids of the others.
 
-    Returns each split's dropped rows, and the file of ids if the pipeline keeps ids. A pure
-    function of the parts and the pinned list, except for that file's name. Storing the same run
-    again changes nothing. If the job has known ids instead of the catalog, stores nothing.
+    `places`: of the shard's ids, one per task, in source order. Returns each task's dropped rows,
+    and the file of ids if the pipeline keeps ids. A pure function of the ids and the pinned list,
+    except for that file's name. Storing the same run again changes nothing. If the job has known
+    ids instead of the catalog, stores nothing.
     """
-    if not any(len(part.h1) for part in parts):
+    if not any(place.count for place in places):
         return {}, ()  # No ids to look up.
     job.check_folder()
+    shard, parts = places[0].shard, [read_task_ids(place) for place in places]
     if job.known is not None:
         ids = read_known(job.known, shard)
         return classify(parts, partial(sortedids.contains, *ids)).dropped, ()

@@ -13,7 +13,7 @@ import pyarrow as pa
 import xxhash
 
 from semel import limits
-from semel.catalog.ids import HashedIds, hash_ids
+from semel.catalog.ids import HashedIds, hash_ids, join_ids
 from semel.declare.parts import RepeatScope
 from semel.formats import declared as formats
 from semel.formats.records import OFFSET, read_split
@@ -21,7 +21,6 @@ from semel.formats.selection import Selection
 from semel.model.batch import Counts, Ignored
 from semel.model.manifest import SplitReport
 from semel.model.split import Split
-from semel.stage.classify import SplitIds, by_shard
 from semel.stage.combine import timeless
 from semel.stage.event_time import times_of
 from semel.stage.job import StageJob, output_columns
@@ -29,9 +28,9 @@ from semel.stage.job import StageJob, output_columns
 SMALL_SPLIT_BYTES = 64 << 10
 """Smaller files are read together: opening a parser takes as long as parsing 100 kB (1 ms)."""
 
-Together = tuple[pa.Table, list[tuple[SplitReport, dict[int, SplitIds]]]]
-"""The valid records of all splits, in the order of splits; then each split's report and ids by
-shard. The first report counts undeclared keys for all."""
+Together = tuple[pa.Table, HashedIds, list[SplitReport]]
+"""The valid records of all splits, in the order of splits, with their ids, none by position; then
+each split's report. The first report counts undeclared keys for all."""
 
 
 def small_groups(job: StageJob, splits: Sequence[Split]) -> Iterator[list[Split]]:
@@ -98,20 +97,19 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
             return None
         if job.refused(output_columns(job, splits[0], table)):
             return None
-    hashed = None
-    if job.judges and table.num_rows:
-        hashed = hash_ids(table, job.spec.record_id, shards=job.shards)
-        if not hashed.valid.all():
+    ids = join_ids([])
+    if job.judges:
+        ids = hash_ids(table, job.spec.record_id, shards=job.shards)
+        if not ids.valid.all():
             return None
-    parts = []
+    reports: list[SplitReport] = []
     for split, text, read, start, end in zip(
         splits, texts, records.tolist(), ends[:-1], ends[1:], strict=True
     ):
         report = _report(job, split, text, read, int(end - start))
         times = times_of(job, table.slice(start, end - start))
-        report = replace(report, ignored=Ignored() if parts else ignored, times=times)
-        parts.append((report, _ids(job, split, hashed, start, end)))
-    return table, parts
+        reports.append(replace(report, ignored=Ignored() if reports else ignored, times=times))
+    return table, ids, reports
 
 
 def _parsed(
@@ -151,16 +149,3 @@ def _report(
         parsed_bytes=len(text),
     )
 
-
-def _ids(
-    job: StageJob, split: Split, hashed: HashedIds | None, start: int, end: int
-) -> dict[int, SplitIds]:
-    """The ids of the rows [start, end) by shard."""
-    if not job.judges:
-        return {}
-    h1, h2, shard = (
-        (hashed.h1[start:end], hashed.h2[start:end], hashed.shard[start:end])
-        if hashed
-        else (np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint16))
-    )
-    return by_shard(split.number, h1, h2, shard, job.shards)

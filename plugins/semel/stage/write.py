@@ -29,28 +29,28 @@ REASONS = pa.array(["", "duplicate_in_batch", "duplicate_in_catalog"])
 def write_task(
     job: StageJob,
     task: int,
-    parts: list[tuple[SplitReport, list[Dropped]]],
+    reports: list[SplitReport],
+    dropped: list[Dropped],
     *,
     write: bool,
     files: tuple[StagedFile, ...] = (),
 ) -> list[SplitReport]:
     """Write the decisions and, with `write`, the survivors of a task's splits, in source order.
 
-    Returns the reports with all counts. The last report lists the files of this task, and `files`
+    `dropped`: the rows of its spill to drop. Returns the reports with all counts. The last report lists the files of this task, and `files`
     from classify. Without `write`, it writes a mask of the survivors to a file next to the spill,
     for `survivors` to read.
     """
     out = TaskFiles(job, f"w{task:05d}")
-    spill = _open_spill([report for report, _ in parts])
-    results, codes = [], []
-    for report, dropped in parts:
-        code = _codes(job, report, dropped)
+    spill, codes = _open_spill(reports), _codes(job, task, reports, dropped)
+    results = []
+    for report in reports:
+        code = codes[report.spill_row :][: report.counts.survivors]
         _decide(job, report, code, out, spill, write=write)
         results.append(_count_duplicates(report, code))
-        codes.append(code)
     if not write:
         mask_path = str(job.spill_dir / f"k{task:05d}-{uuid.uuid4().hex}.npy")
-        np.save(mask_path, np.concatenate(codes) == 0)
+        np.save(mask_path, codes == 0)
         results = [replace(report, kept=mask_path) for report in results]
     last = results[-1]
     return [*results[:-1], replace(last, files=(*last.files, *out.close(), *files))]
@@ -68,18 +68,19 @@ def _open_spill(reports: list[SplitReport]) -> Spilled:
     return Spilled(reports[0].spill)
 
 
-def _codes(job: StageJob, report: SplitReport, dropped: list[Dropped]) -> np.ndarray:
-    """A code for each row of a split: 0 for a survivor, else its `Repeat`."""
-    rows = np.concatenate([d.rows for d in dropped]) if dropped else np.zeros(0, np.uint32)
-    reason = np.concatenate([d.reason for d in dropped]) if dropped else np.zeros(0, np.uint8)
-    code = np.zeros(report.counts.survivors, np.uint8)
-    code[rows] = reason
-    if np.count_nonzero(code) != len(rows):
+def _codes(
+    job: StageJob, task: int, reports: list[SplitReport], dropped: list[Dropped]
+) -> np.ndarray:
+    """A code for each row of a task's spill: 0 for a survivor, else its `Repeat`."""
+    codes = np.zeros(sum(report.counts.survivors for report in reports), np.uint8)
+    for each in dropped:
+        codes[each.rows] = each.reason
+    if np.count_nonzero(codes) != sum(len(each.rows) for each in dropped):
         raise CorruptionError(
-            f"attempt {job.attempt_id}: semel has a bug: it dropped a row of split {report.split} "
-            "twice. Nothing was committed. Please report it"
+            f"attempt {job.attempt_id}: semel has a bug: it dropped a row of task {task} twice. "
+            "Nothing was committed. Please report it"
         )
-    return code
+    return codes
 
 
 def _decide(

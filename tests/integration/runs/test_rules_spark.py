@@ -61,34 +61,34 @@ def test_a_driver_of_ones_own_is_on_loopback(monkeypatch: pytest.MonkeyPatch, ma
     assert given.get("spark.driver.host") == given.get("spark.driver.bindAddress") == "127.0.0.1"
 
 
-JOB = SimpleNamespace(attempt_id=1, shards=2, splits=(None, None), spec=None)
+JOB = SimpleNamespace(attempt_id=1, shards=2, tasks=2, spec=None)
 """All that a task reads of its job before it looks whether its part of the shuffle is whole."""
 
 
 # Attacks S14.
-@pytest.mark.parametrize("splits", [[0], [0, 0], [0, 1, 1], [0, 1, 2], [1]])
-def test_a_shard_needs_each_split_once(splits: list[int]) -> None:
+@pytest.mark.parametrize("tasks", [[0], [0, 0], [0, 1, 1], [0, 1, 2], [1]])
+def test_a_shard_needs_each_task_once(tasks: list[int]) -> None:
     """A part of the shuffle that is missing, doubled or foreign fails the task that gets it."""
-    rows = [_row(engine_module._READ, 7, 0, split, b"", b"") for split in splits]
-    with pytest.raises(RetryableError, match=r"each split below 2 once.*Run stage again"):
+    rows = [_row(engine_module._READ, 7, task, b"", b"") for task in tasks]
+    with pytest.raises(RetryableError, match=r"each task below 2 once.*Run stage again"):
         list(engine_module._classify(JOB)(iter(rows)))
 
 
 # Attacks S14.
 @pytest.mark.parametrize("shards", [[0], [0, 0], [0, 1, 1], [0, 1, 2]])
-def test_a_split_needs_each_shard_once(shards: list[int]) -> None:
+def test_a_task_needs_each_shard_once(shards: list[int]) -> None:
     """The same behind classify: no drops of a shard may be missing or come twice."""
-    rows = [_row(engine_module._CLASSIFIED, 7, 0, 0, shard, b"", b"{}", b"[]") for shard in shards]
+    rows = [_row(engine_module._CLASSIFIED, 7, 0, shard, b"", b"[]", b"[]") for shard in shards]
     with pytest.raises(RetryableError, match=r"each shard below 2 once.*Run stage again"):
         list(engine_module._write(JOB, True)(iter(rows)))
 
 
 # Attacks S14.
-def test_a_split_has_one_outcome() -> None:
-    """A split that was read twice, with two outcomes of which each shard got another, fails."""
-    found = [b'{"n": 0}', b'{"n": 1}']
+def test_a_task_has_one_outcome() -> None:
+    """A task that was read twice, with two outcomes of which each shard got another, fails."""
+    found = [b'[{"n": 0}]', b'[{"n": 1}]']
     kind = engine_module._CLASSIFIED
-    rows = [_row(kind, 7, 0, 0, n, b"", report, b"[]") for n, report in enumerate(found)]
+    rows = [_row(kind, 7, 0, n, b"", reports, b"[]") for n, reports in enumerate(found)]
     with pytest.raises(RetryableError, match="part 0 of the source twice, with two results"):
         list(engine_module._write(JOB, True)(iter(rows)))
 
@@ -101,14 +101,14 @@ def _row(kind: str, *values: object) -> pa.RecordBatch:
 @given(sizes=st.lists(st.integers(0, 40), max_size=30))
 def test_rows_travel_in_batches(sizes: list[int]) -> None:
     """All rows arrive, in their order, in batches that hold no more than a bound and one row."""
-    rows = [(number, b"x" * size) for number, size in enumerate(sizes)]
+    rows = [(b"x" * size,) for size in sizes]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_module, "_BATCH_BYTES", 50)
         batches = list(engine_module._batches(engine_module._REPORTS, iter(rows)))
-    found = [(r["split"], r["report"]) for batch in batches for r in batch.to_pylist()]
+    found = [(row["reports"],) for batch in batches for row in batch.to_pylist()]
     assert found == rows
     for batch in batches:
-        *before, _ = (len(report) for report in batch.column("report").to_pylist())
+        *before, _ = map(len, batch.column("reports").to_pylist())
         assert sum(before) < 50
 
 

@@ -197,9 +197,7 @@ def _read_again(
         offsets = skip.get(split.claim.source_partition_id, np.zeros(0, np.int64))
         result = read_again(job, split, offsets)
         records += result.report.counts.records_read
-        for shard, ids in result.ids.items():
-            shards = np.full(len(ids.h1), shard, np.uint16)
-            yield ids.h1, ids.h2, shards, result.report.buckets
+        yield result.ids.h1, result.ids.h2, result.ids.shard, result.report.buckets
     if wanted not in (None, records):
         raise ValueError(f"{records} records, but {wanted} survivors")
 
