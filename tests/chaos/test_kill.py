@@ -73,6 +73,9 @@ NOT_IN_REPLAYS = (
 )  # fmt: skip
 """What a replay does not pass of stage and commit: it has no ids, and loses to nobody."""
 
+LINKS = ("storage.before_link", "storage.after_link")
+"""What a replay passes with files as its sink alone: it has no decisions, dead letters or ids."""
+
 IN_REPLAYS = ("stage", "commit", "finalize", "sink", "storage")
 """The verbs that a replay passes like any batch."""
 
@@ -97,7 +100,8 @@ def scripts(sink: str, point: str) -> list[str]:
     found = ["leased" if point in LEASE else "contested"]
     if point in IN_COLLECT:
         found.append("collecting")
-    if SINKS[sink].takes_replays and verb in IN_REPLAYS and point not in (*NOT_IN_REPLAYS, *LEASE):
+    not_passed = (*NOT_IN_REPLAYS, *LEASE, *(LINKS if sink != "files" else ()))
+    if SINKS[sink].takes_replays and verb in IN_REPLAYS and point not in not_passed:
         found.append("replaying")
     return found
 
