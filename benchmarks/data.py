@@ -41,13 +41,14 @@ _PIECES, _PIECE_CHARS, _PIECES_EACH = 4_096, 460, 4
 class Shape:
     """What a file holds. New records are numbered from `first`; `repeats` is the share of others.
 
-    Repeats are of earlier records of the same file, or of the numbers in `known`. `ordered`: ids
-    that begin with the time, as ULIDs do, in place of random ones. `wide`: 2 kB in place of 160 B.
-    `users`: how many there are.
+    Repeats are of earlier records of the same file, or of the numbers in `known`. `bursts`: they
+    are all in one twentieth of the file, in its middle. `ordered`: ids that begin with the time, as
+    ULIDs do, in place of random ones. `wide`: 2 kB in place of 160 B. `users`: how many there are.
     """
 
     records: int
     repeats: float = 0.02
+    bursts: bool = False
     ordered: bool = False
     wide: bool = False
     first: int = 0
@@ -65,7 +66,8 @@ class Shape:
         known = f"-of-{self.known[0]}-{self.known[1]}" if self.known else ""
         kind = ("ordered" if self.ordered else "random") + ("-wide" if self.wide else "")
         users = "" if self.users == 1_000_000 else f"-users-{self.users}"
-        return f"{self.records}-{kind}-from-{self.first}-repeats-{self.repeats}{known}{users}.jsonl"
+        repeats = f"{self.repeats}" + ("-in-bursts" if self.bursts else "")
+        return f"{self.records}-{kind}-from-{self.first}-repeats-{repeats}{known}{users}.jsonl"
 
 
 def made(shape: Shape) -> Path:
@@ -136,8 +138,11 @@ def _cache() -> Path:
 def _numbers(shape: Shape) -> np.ndarray:
     random = np.random.default_rng([shape.first, shape.records])
     repeated = np.zeros(shape.records, dtype=bool)
-    repeated[1 : 1 + shape.records - shape.new] = True
-    random.shuffle(repeated[1:])
+    where = slice(1, None)
+    if shape.bursts:
+        where = slice(shape.records // 2, shape.records // 2 + shape.records // 20)
+    repeated[where][: shape.records - shape.new] = True
+    random.shuffle(repeated[where])
     before = np.cumsum(~repeated)
     numbers = shape.first + before - 1
     count = shape.records - shape.new
