@@ -11,7 +11,9 @@ How it works, each step in a separate transaction:
    spool after `source.keep_spool`.
 """
 
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from glob import glob
@@ -32,7 +34,13 @@ from semel.catalog.runs import (
 )
 from semel.collect import merge
 from semel.collect.merge import merge_candidates
-from semel.errors import CorruptionError, RetryableError, SourceError, TerminalError
+from semel.errors import (
+    CorruptionError,
+    RetryableError,
+    SemelError,
+    SourceError,
+    TerminalError,
+)
 from semel.finalize import finalize
 from semel.ledger import Ledger, pipelines
 from semel.model.batch import Log, Pipeline
@@ -44,6 +52,9 @@ from semel.storage import remove_folder
 
 MERGES_PER_COLLECT_MAX = 64
 """Rounds of merging in one collect: each round reduces the number of live runs."""
+
+MERGES_AT_ONCE = min(4, os.cpu_count() or 1)
+"""Merges that run at the same time, each with two connections and 100 MiB of ids."""
 
 _ATTEMPT = re.compile(r"b(\d{8,})/f(\d{4,})")
 
@@ -156,7 +167,6 @@ def _retire(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> int:
 def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, log: Log) -> int:
     """Merge until each shard has few live runs. Returns the number of merged runs."""
     merged = 0
-    cache = FilterCache(settings.cache_dir())
     horizon = int(spec.dedup.horizon.total_seconds())
     for _ in range(MERGES_PER_COLLECT_MAX):
         with ledger.transaction() as connection:
@@ -164,18 +174,43 @@ def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, log: Log) -> int:
         groups = merge_candidates(live, horizon_seconds=horizon)
         if not groups:
             break
-        for group in groups:
-            try:
-                failpoints.point("collect.before_merge")
-                merge.merge(ledger, cache, group)
-                failpoints.point("collect.after_merge")
-                merged += len(group)
-            except (RetryableError, CorruptionError) as error:
-                if isinstance(error, CorruptionError) and _all_live(ledger, pipeline_id, group):
-                    raise
-                log(f"a merge waits for the next collect: {error}")
-                return merged
+        done, failed = _merge_groups(ledger, groups)
+        merged += done
+        for group, error in failed:
+            if isinstance(error, CorruptionError) and _all_live(ledger, pipeline_id, group):
+                raise error
+            log(f"a merge waits for the next collect: {error}")
+        if failed:
+            break
     return merged
+
+
+def _merge_groups(
+    ledger: Ledger, groups: list[tuple[IdRun, ...]]
+) -> tuple[int, list[tuple[tuple[IdRun, ...], SemelError]]]:
+    """Merge groups that have no run in common, MERGES_AT_ONCE at a time, until one fails.
+
+    Returns the number of merged runs, and the groups that failed.
+    """
+    cache = FilterCache(settings.cache_dir())
+    failed: list[tuple[tuple[IdRun, ...], SemelError]] = []
+
+    def merge_group(group: tuple[IdRun, ...]) -> int:
+        if failed:
+            return 0
+        try:
+            failpoints.point("collect.before_merge")
+            merge.merge(ledger, cache, group)
+            failpoints.point("collect.after_merge")
+        except (RetryableError, CorruptionError) as error:
+            failed.append((group, error))
+            return 0
+        return len(group)
+
+    if len(groups) == 1:
+        return merge_group(groups[0]), failed
+    with ThreadPoolExecutor(MERGES_AT_ONCE) as pool:
+        return sum(pool.map(merge_group, groups)), failed
 
 
 def _all_live(ledger: Ledger, pipeline_id: int, group: tuple[IdRun, ...]) -> bool:
