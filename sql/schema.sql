@@ -295,6 +295,9 @@ CREATE TABLE semel.attempt (
     buckets           int8multirange,
     -- With windows: the record times of what it read, first to last of each split. Null: not known.
     times             tstzmultirange,
+    -- The share of its tasks that dropped duplicates: in a batch after one with few of them, tasks write
+    -- the output before their records are classified.
+    duplicates_spread real CHECK (duplicates_spread BETWEEN 0 AND 1),
     CONSTRAINT attempt_fence_unique UNIQUE (batch_id, fence),
     -- This prevents a record from vanishing without an account: the sum holds or nothing commits.
     -- Keeps S12.

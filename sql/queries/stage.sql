@@ -16,7 +16,7 @@ LIMIT 1;
 WITH b AS (
     UPDATE semel.batch SET seen_at = clock_timestamp()
     WHERE batch_id = :batch_id AND status = 'planned'
-    RETURNING batch_id, planned_at
+    RETURNING batch_id, pipeline_id, planned_at
 )
 INSERT INTO semel.attempt (batch_id, fence, snapshot_seq, forgotten, driver)
 SELECT b.batch_id,
@@ -25,7 +25,13 @@ SELECT b.batch_id,
 FROM b
 RETURNING attempt_id, batch_id, fence, status, snapshot_seq, input_digest, sink_schema,
           started_at, CAST(extract(epoch FROM clock_timestamp()) AS bigint) AS now_seconds,
-          (SELECT b.planned_at FROM b) AS planned_at;
+          (SELECT b.planned_at FROM b) AS planned_at,
+          (SELECT a.duplicates_spread
+           FROM b
+           JOIN semel.batch AS last
+             ON last.pipeline_id = b.pipeline_id AND last.commit_seq = :snapshot_seq
+           JOIN semel.attempt AS a ON a.batch_id = last.batch_id AND a.status = 'won')
+              AS last_spread;
 
 -- name: sign_of_life
 UPDATE semel.batch SET seen_at = clock_timestamp()
@@ -63,8 +69,8 @@ WITH sealed AS (
     UPDATE semel.attempt
     SET status = 'staged', staged_at = clock_timestamp(),
         buckets = CAST(:buckets AS int8multirange),
-        times = CAST(:touches AS tstzmultirange), input_digest = :input_digest,
-        sink_schema = :sink_schema, {<count> = :<count>}
+        times = CAST(:touches AS tstzmultirange), duplicates_spread = :duplicates_spread,
+        input_digest = :input_digest, sink_schema = :sink_schema, {<count> = :<count>}
     WHERE attempt_id = :attempt_id AND status = 'running'
     RETURNING attempt_id, batch_id
 ), listed AS (

@@ -445,6 +445,8 @@ OF_SECONDS: dict[str, Removal] = {
         gives("sources.files.source:file_claims.check_claims"),
     ),
     "nothing is deleted on an unknown outcome": other("commit:_try_commit", rash_commit),
+    "a task that reads twice reads the same":
+        code("stage.write:_read_again", "(again.digest, start) != (report.digest, len(code))"),
     "Spark's stage retries are off": other("spark.engine:_REQUIRED", lambda _: {}),
     "what was read is not read again in a copy":
         other("sources.files.gather:likeness", no_likeness),

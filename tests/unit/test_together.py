@@ -75,7 +75,7 @@ def outcome(job: StageJob, *, write: bool) -> list[object]:
     for report in done.reports:
         rows = []
         if not write:
-            pieces = Spilled(report.spill).rows(report.spill_row, report.counts.survivors)
+            pieces = Spilled(report.spill).rows(report.first_row, report.counts.survivors)
             rows = [row for piece in pieces for row in piece.to_pylist()]
         files = [
             (file.kind, file.records, pq.read_table(file.path, partitioning=None).to_pylist())

@@ -362,7 +362,7 @@ class _Audit:
         findings = self._findings
         counts = self._recount()
         read = sum(c.records_read for c in counts.values())
-        dropped = sum(c.duplicates_batch + c.duplicates_catalog for c in counts.values())
+        dropped = sum(c.duplicates for c in counts.values())
         letters = sum(c.quarantined + c.late for c in counts.values())
         unproven = [m.commit_seq for m in self._markers if m.batch_id in self._reading.unproven]
         limit = AUDIT_OFFENDERS_SHOWN

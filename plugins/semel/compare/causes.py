@@ -68,7 +68,7 @@ def _source_changed(chosen: ChosenBatches, marker: Marker) -> bool:
     job = job_of(marker, tuple(claims), open_source(marker.spec), split_bytes)
     no_offsets = np.zeros(0, np.int64)
     try:
-        reports = [read_again(job, split, no_offsets).report for split in job.splits]
+        reports = [read_again(job, split).report for split in job.splits]
     except SourceError:
         return True
     return account.input_digest(job, reports) != marker.input_digest

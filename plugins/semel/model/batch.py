@@ -252,12 +252,16 @@ class Counts:
         return self.records_read == sum(outcomes) + self.quarantined + self.late
 
     @property
+    def duplicates(self) -> int:
+        """The number of records dropped as duplicates."""
+        return self.duplicates_batch + self.duplicates_catalog
+
+    @property
     def short(self) -> str:
         """One line: `1,000 new, 20 repeats, 3 quarantined, 0 late`."""
-        repeats = self.duplicates_batch + self.duplicates_catalog
         return (
-            f"{self.survivors:,} new, {repeats:,} repeats, {self.quarantined:,} quarantined, "
-            f"{self.late:,} late"
+            f"{self.survivors:,} new, {self.duplicates:,} repeats, "
+            f"{self.quarantined:,} quarantined, {self.late:,} late"
         )
 
     def __add__(self, other: "Counts") -> "Counts":

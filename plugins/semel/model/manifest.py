@@ -84,8 +84,8 @@ class SplitReport:
     `buckets`: the record-time buckets of its ids, in scope `bucket`. `times`: the first and last
     record time of its valid records, in microseconds since 1970, if the pipeline has windows.
     `parsed_bytes`: the bytes read; `quarantined_bytes`: the bytes of quarantined records. `samples`
-    has one record for each of the `reasons`. The split's valid rows begin at `spill_row` of the
-    task's spill. `kept`: a file with a mask over all rows of the spill, for transforms.
+    has one record for each of the `reasons`. The split's valid rows begin at `first_row` of the
+    task's. `spill`: the file with these. `kept`: a file with a mask over them, for transforms.
     """
 
     split: int
@@ -93,7 +93,7 @@ class SplitReport:
     counts: Counts
     files: tuple[StagedFile, ...] = ()
     spill: str | None = None
-    spill_row: int = 0
+    first_row: int = 0
     kept: str | None = None
     buckets: Buckets | None = None
     times: tuple[int, int] | None = None

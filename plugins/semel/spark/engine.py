@@ -361,7 +361,7 @@ def _quoted_transforms(error: PySparkException, transforms: list[Transform]) -> 
 
 def _read(job: StageJob) -> Task:
     def rows(number: int) -> Iterator[tuple]:
-        result = read_task(job, number, write=False)
+        result = read_task(job, number, write=job.writes_early)
         reports = pack_reports(result.reports)
         for place in result.ids:
             yield partition_key(place.shard), number, place.to_bytes(), reports

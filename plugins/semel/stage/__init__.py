@@ -58,7 +58,7 @@ from semel.sinks import RowChecker, Sink
 from semel.sources import Source
 from semel.stage import account, event_time, fatal, replayed
 from semel.stage.context import StageContext
-from semel.stage.job import JobEngine, Outcome, StageJob, columns_of, splits_for
+from semel.stage.job import JobEngine, Outcome, StageJob, columns_of, splits_for, writes_early
 from semel.stage.sample import check_sample
 from semel.storage import check_links_of, make_folder, sync_folder
 
@@ -269,6 +269,7 @@ def _begin(context: StageContext) -> tuple[Attempt, StageJob]:
         times_until=begun["planned_at"] + limits.CLOCKS_AHEAD,
         segment_id=segment,
         runs=() if batch.replays else pinned.runs,
+        writes_early=not spec.transforms and writes_early(begun["last_spread"]),
     )
 
 
@@ -305,6 +306,7 @@ def _seal(
         "input_digest": digest,
         "sink_schema": schema,
         "times": json.dumps(event_time.of_claims(job, outcome.reports) if batch.judges else []),
+        "duplicates_spread": account.duplicates_spread(job, outcome.reports),
         "touches": event_time.of_attempt(outcome.reports).to_ledger(),
         **asdict(counts),
     }

@@ -42,6 +42,12 @@ def sum_up(job: StageJob, outcome: Outcome) -> tuple[list[StagedFile], Counts]:
     return staged, replace(counts, rows_written=written)
 
 
+def duplicates_spread(job: StageJob, reports: list[SplitReport]) -> float:
+    """The share of a job's tasks that dropped duplicates."""
+    tasks = {job.splits.task_of(r.split) for r in reports if r.counts.duplicates}
+    return len(tasks) / max(job.tasks, 1)
+
+
 def set_aside(job: StageJob, reports: list[SplitReport], counts: Counts) -> SetAside:
     """Why records were set aside. Raises LimitError if too many are quarantined, or late."""
     reasons: Counter[str] = Counter()

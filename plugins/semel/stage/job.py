@@ -63,6 +63,9 @@ class StageJob:
     """In a replay or an admission: the selected records."""
     known: Path | None = None
     """In a compare: the folder with the known ids, instead of the catalog."""
+    writes_early: bool = False
+    """Whether read tasks write the output, before classify, and only tasks with duplicates write
+    theirs again. Otherwise valid records wait in a spill for classify."""
 
     @classmethod
     def apart(
@@ -170,6 +173,19 @@ def splits_for(source: Source, claims: Sequence[Claim], split_bytes: int) -> Spl
     """The splits of a batch's claims. A claim that the source reads as a whole is one split."""
     whole = {claim.ordinal for claim in claims if source.is_whole(claim)}
     return splits_of(list(claims), split_bytes, whole=whole)
+
+
+EARLY_SPREAD_MAX = 1 / 8
+"""A task with duplicates takes twice as long if it has written early; any other one saves an eighth
+or more."""
+
+
+def writes_early(last_spread: float | None) -> bool:
+    """Whether the tasks of a batch write their output before classify.
+
+    `last_spread`: the share of the last batch's tasks that dropped duplicates, or None if unknown.
+    """
+    return last_spread is not None and last_spread <= EARLY_SPREAD_MAX
 
 
 def columns_of(spec: Spec) -> pa.Schema:

@@ -70,8 +70,8 @@ class TaskResult:
 def read_task(job: StageJob, task: int, *, write: bool) -> TaskResult:
     """Read the splits of a task. The report of the last split lists the files of the task.
 
-    Valid records go to a spill. With `write` they go to output files: the job MUST NOT look up ids
-    or have transforms. Raises SourceError if the source has changed since the plan.
+    Valid records go to a spill. With `write` they go to output files: the job MUST NOT have
+    transforms. Raises SourceError if the source has changed since the plan.
     """
     out = TaskFiles(job, f"r{task:05d}")
     with nullcontext() if write else Spill(job, task) as spill:
@@ -80,18 +80,23 @@ def read_task(job: StageJob, task: int, *, write: bool) -> TaskResult:
             with fatal.noted(job, f"r{task}", group):
                 joined = _read_small(job, group, out, spill) if len(group) > 1 else None
                 results += joined or [_read(job, split, out, spill) for split in group]
-    reports = [result.report for result in results]
+    reports, row = [], 0
+    for report in (result.report for result in results):
+        reports.append(replace(report, spill=spill and spill.path, first_row=row))
+        row += report.counts.survivors
     reports[-1] = replace(reports[-1], files=out.close())
     ids = write_task_ids(job, task, (result.ids for result in results)) if job.judges else []
     return TaskResult(reports=reports, ids=ids)
 
 
-def read_again(job: StageJob, split: Split, skip: np.ndarray) -> SplitResult:
-    """Read a split for its report and the ids of its valid records, but write nothing.
+def read_again(
+    job: StageJob, split: Split, *, skip: np.ndarray | None = None, write: Write = lambda _: None
+) -> SplitResult:
+    """Read a split for its report and the ids of its valid records. `write` takes these records.
 
     `skip`: offsets of records to leave out, in any order. Raises SourceError as `read_task` does.
     """
-    return _SplitReader(job, split, skip=skip).run(lambda _: None, lambda _: None)
+    return _SplitReader(job, split, skip=skip).run(write, lambda _: None)
 
 
 def _read_small(
@@ -108,8 +113,6 @@ def _read_small(
         if spill is None:
             out.rows(output_columns(job, split, table[rows]))
             out.end_split()
-        else:
-            report = replace(report, spill=spill.path, spill_row=spill.rows + row)
         row = rows.stop
         results.append(SplitResult(report=report, ids=ids.only(rows)))
     if spill is not None:
@@ -133,9 +136,7 @@ def _read(job: StageJob, split: Split, out: TaskFiles, spill: Spill | None) -> S
     if spill is None:
         result = reader.run(lambda table: out.rows(output_columns(job, split, table)), out.letters)
     else:
-        place = {"spill": spill.path, "spill_row": spill.rows}
         result = reader.run(spill.write, out.letters)
-        result = replace(result, report=replace(result.report, **place))
     out.end_split()
     return result
 

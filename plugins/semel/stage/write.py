@@ -1,26 +1,30 @@
-"""write: turn a split's spill, without its dropped rows, into output files and decisions.
+"""write: turn a task's valid records, without its dropped rows, into output files and decisions.
 
-A task runs this after classify for each of its splits, also in each retry or speculative try. The
-surviving rows are a pure function of the job. With transforms, they pass through Spark, and
-`write_rows` writes the result.
+A task runs this after classify, also in each retry or speculative try. The surviving rows are a
+pure function of the job. The records come from the spill of read. If read wrote the output early, a
+task without dropped rows keeps these files, and any other task reads its splits again. With
+transforms, the survivors pass through Spark, and `write_rows` writes the result.
 """
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from semel.errors import CorruptionError, TerminalError
+from semel.errors import CorruptionError, RetryableError, TerminalError
 from semel.formats.pieces import PIECE_BYTES_MAX, cut
 from semel.formats.records import OFFSET
-from semel.model.manifest import SplitReport, StagedFile
+from semel.model.manifest import Kind, SplitReport, StagedFile
 from semel.model.split import Split
+from semel.stage import fatal
 from semel.stage.classify import Dropped, Repeat
 from semel.stage.combine import timeless
 from semel.stage.job import StageJob, output_columns
 from semel.stage.part_files import TaskFiles
+from semel.stage.read import read_again
 from semel.stage.spill import Spilled
 
 REASONS = pa.array(["", "duplicate_in_batch", "duplicate_in_catalog"])
@@ -37,30 +41,45 @@ def write_task(
 ) -> list[SplitReport]:
     """Write the decisions and, with `write`, the survivors of a task's splits, in source order.
 
-    `dropped`: the rows of its spill to drop. Returns the reports with all counts. The last report lists the files of this task, and `files`
-    from classify. Without `write`, it writes a mask of the survivors to a file next to the spill,
-    for `survivors` to read.
+    `dropped`: the rows of the task to drop. Returns the reports with all counts. The last report
+    lists the files of this task, and `files` from classify. Without `write`, it writes a mask of
+    the survivors to a file next to the spill, for `survivors` to read.
     """
+    codes = _codes(job, task, reports, dropped)
+    early = reports[-1].files
+    if job.writes_early and not codes.any():
+        return _with_files(reports, (*early, *files))
     out = TaskFiles(job, f"w{task:05d}")
-    spill, codes = _open_spill(reports), _codes(job, task, reports, dropped)
+    spill = None if job.writes_early else _open_spill(reports)
     results = []
     for report in reports:
-        code = codes[report.spill_row :][: report.counts.survivors]
-        _decide(job, report, code, out, spill, write=write)
+        code = codes[report.first_row :][: report.counts.survivors]
+        decide = partial(_decide, job, job.splits[report.split], out, write=write)
+        if spill is None:
+            _read_again(job, report, code, decide)
+        else:
+            for table, codes_of in _parts(spill, report, code):
+                decide(table, codes_of)
+        out.end_split()
         results.append(_count_duplicates(report, code))
     if not write:
         mask_path = str(job.spill_dir / f"k{task:05d}-{uuid.uuid4().hex}.npy")
         np.save(mask_path, codes == 0)
         results = [replace(report, kept=mask_path) for report in results]
-    last = results[-1]
-    return [*results[:-1], replace(last, files=(*last.files, *out.close(), *files))]
+    kept = (file for file in early if file.kind is not Kind.DATA)
+    return _with_files(results, (*kept, *out.close(), *files))
+
+
+def _with_files(reports: list[SplitReport], files: tuple[StagedFile, ...]) -> list[SplitReport]:
+    """The reports of a task, of which the last lists the files."""
+    return [*reports[:-1], replace(reports[-1], files=files)]
 
 
 def _open_spill(reports: list[SplitReport]) -> Spilled:
     """Open the spill of a task's splits. Checks that their rows are contiguous."""
     starts = np.cumsum([0, *(report.counts.survivors for report in reports)])
     paths = {report.spill for report in reports}
-    if len(paths) > 1 or [report.spill_row for report in reports] != starts[:-1].tolist():
+    if len(paths) > 1 or [report.first_row for report in reports] != starts[:-1].tolist():
         raise CorruptionError(
             f"semel has a bug: the rows of splits {reports[0].split} to {reports[-1].split} are "
             f"not contiguous in {sorted(paths)}. Nothing was committed. Please report it"
@@ -85,22 +104,45 @@ def _codes(
 
 def _decide(
     job: StageJob,
-    report: SplitReport,
-    code: np.ndarray,
+    split: Split,
     out: TaskFiles,
-    spill: Spilled,
+    table: pa.Table,
+    codes: np.ndarray,
     *,
     write: bool,
 ) -> None:
-    """Write a split's decisions and, with `write`, its survivors."""
-    split = job.splits[report.split]
-    for table, codes in _parts(spill, report, code):
-        if codes.any():
-            out.decisions(_decisions(job, split, table, codes))
-        if write:
-            remaining = table.filter(pa.array(codes == 0)) if codes.any() else table
-            out.rows(output_columns(job, split, remaining))
-    out.end_split()
+    """Write the decisions about some rows of a split and, with `write`, its survivors."""
+    if codes.any():
+        out.decisions(_decisions(job, split, table, codes))
+    if write:
+        remaining = table.filter(pa.array(codes == 0)) if codes.any() else table
+        out.rows(output_columns(job, split, remaining))
+
+
+# Keeps S30.
+def _read_again(
+    job: StageJob, report: SplitReport, code: np.ndarray, decide: Callable[..., None]
+) -> None:
+    """Read a split again, and pass its rows on with their codes.
+
+    Raises RetryableError if its bytes are not those of the first time.
+    """
+    split, start = job.splits[report.split], 0
+
+    def take(table: pa.Table) -> None:
+        nonlocal start
+        end = start + table.num_rows
+        if end <= len(code):
+            decide(table, code[start:end])
+        start = end
+
+    with fatal.noted(job, f"w{split.task}", [split]):
+        again = read_again(job, split, write=take).report
+    if (again.digest, start) != (report.digest, len(code)):
+        raise RetryableError(
+            f"attempt {job.attempt_id}: part {split.number} of the source, {split.claim.name!r}, "
+            "changed while stage read it twice. Nothing was committed. Run stage again"
+        )
 
 
 def _count_duplicates(report: SplitReport, code: np.ndarray) -> SplitReport:
@@ -123,10 +165,10 @@ def survivors(job: StageJob, reports: list[SplitReport]) -> Iterator[pa.RecordBa
     mask = np.load(reports[0].kept) if reports[0].kept else None
     for report in reports:
         counts = report.counts
-        count = counts.survivors + counts.duplicates_batch + counts.duplicates_catalog
+        count = counts.survivors + counts.duplicates
         code = np.zeros(count, np.uint8)
         if mask is not None:
-            code[~mask[report.spill_row : report.spill_row + count]] = 1
+            code[~mask[report.first_row : report.first_row + count]] = 1
         for table, codes in _parts(spill, report, code):
             remaining = table.filter(pa.array(codes == 0)) if codes.any() else table
             yield from output_columns(job, job.splits[report.split], remaining).to_batches()
@@ -180,7 +222,7 @@ def _parts(
 ) -> Iterator[tuple[pa.Table, np.ndarray]]:
     """A split's rows in pieces, each with its codes."""
     start = 0
-    for table in spill.rows(report.spill_row, len(code)):
+    for table in spill.rows(report.first_row, len(code)):
         yield table, code[start : start + table.num_rows]
         start += table.num_rows
 

@@ -196,10 +196,7 @@ def plot_days(days: Sequence[tuple[datetime, Counts]], *, show: Show) -> Plot | 
     has records.
     """
     starts = [start for start, _ in days]
-    parts = [
-        (c.survivors, c.duplicates_batch + c.duplicates_catalog, c.quarantined + c.late)
-        for _, c in days
-    ]
+    parts = [(c.survivors, c.duplicates, c.quarantined + c.late) for _, c in days]
     if not any(map(sum, parts)):
         return None
     axes = _Axes([float(sum(each)) for each in parts], len(days))

@@ -195,7 +195,7 @@ def _read_again(
     records = 0
     for split in job.splits:
         offsets = skip.get(split.claim.source_partition_id, np.zeros(0, np.int64))
-        result = read_again(job, split, offsets)
+        result = read_again(job, split, skip=offsets)
         records += result.report.counts.records_read
         yield result.ids.h1, result.ids.h2, result.ids.shard, result.report.buckets
     if wanted not in (None, records):
