@@ -1,6 +1,7 @@
 """The same work at the same time: plan, stage, commit, finalize and collect meet themselves."""
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fixtures.batches.faults import collecting
 from fixtures.batches.workbench import Workbench
 from fixtures.kinds import SINKS
 from fixtures.spark.local import LocalEngine
+from semel import collect as collect_module
 from semel import failpoints
 from semel.errors import AttemptLostError, StateError
 from semel.ledger import Ledger
@@ -268,6 +270,26 @@ def test_collect_beside_an_open_attempt(scene: Scene, point: str) -> None:
     assert fault.hit
     finalized(scene, batch_id)
     collecting(scene.ledger, scene.spec)
+    scene.finish("r1", "r2")
+
+
+# Attacks G2.
+def test_shards_are_merged_at_the_same_time(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A merge of one shard does not wait for that of another; both retire their parts."""
+    monkeypatch.setattr(collect_module, "MERGES_AT_ONCE", 2)
+    scene.run("r1", "r2")
+    meeting, merge = threading.Barrier(2, timeout=20), collect_module.merge.merge
+
+    def meets(*arguments: object) -> object:
+        meeting.wait()
+        return merge(*arguments)
+
+    monkeypatch.setattr(collect_module.merge, "merge", meets)
+    collecting(scene.ledger, scene.spec)
+    live = "SELECT shard FROM semel.id_run WHERE retired_at IS NULL ORDER BY shard"
+    assert [row["shard"] for row in sql(scene.ledger, live)] == [0, 1]
     scene.finish("r1", "r2")
 
 

@@ -193,24 +193,27 @@ def _merge_groups(
     Returns the number of merged runs, and the groups that failed.
     """
     cache = FilterCache(settings.cache_dir())
+    waiting = iter(groups)
     failed: list[tuple[tuple[IdRun, ...], SemelError]] = []
 
-    def merge_group(group: tuple[IdRun, ...]) -> int:
-        if failed:
-            return 0
-        try:
-            failpoints.point("collect.before_merge")
-            merge.merge(ledger, cache, group)
-            failpoints.point("collect.after_merge")
-        except (RetryableError, CorruptionError) as error:
-            failed.append((group, error))
-            return 0
-        return len(group)
+    def merge_waiting() -> int:
+        merged = 0
+        for group in waiting:
+            if failed:
+                break
+            try:
+                failpoints.point("collect.before_merge")
+                merge.merge(ledger, cache, group)
+                failpoints.point("collect.after_merge")
+                merged += len(group)
+            except (RetryableError, CorruptionError) as error:
+                failed.append((group, error))
+        return merged
 
-    if len(groups) == 1:
-        return merge_group(groups[0]), failed
+    more = min(MERGES_AT_ONCE, len(groups)) - 1
     with ThreadPoolExecutor(MERGES_AT_ONCE) as pool:
-        return sum(pool.map(merge_group, groups)), failed
+        others = [pool.submit(merge_waiting) for _ in range(more)]
+        return merge_waiting() + sum(other.result() for other in others), failed
 
 
 def _all_live(ledger: Ledger, pipeline_id: int, group: tuple[IdRun, ...]) -> bool:
