@@ -26,11 +26,10 @@ FROM b
 RETURNING attempt_id, batch_id, fence, status, snapshot_seq, input_digest, sink_schema,
           started_at, CAST(extract(epoch FROM clock_timestamp()) AS bigint) AS now_seconds,
           (SELECT b.planned_at FROM b) AS planned_at,
-          (SELECT a.duplicates_spread
-           FROM b
-           JOIN semel.batch AS last
-             ON last.pipeline_id = b.pipeline_id AND last.commit_seq = :snapshot_seq
-           JOIN semel.attempt AS a ON a.batch_id = last.batch_id AND a.status = 'won')
+          (SELECT a.duplicates_spread FROM semel.attempt AS a
+           WHERE a.status = 'won' AND a.batch_id =
+               (SELECT l.batch_id FROM semel.batch AS l
+                WHERE l.pipeline_id = (SELECT b.pipeline_id FROM b) AND l.commit_seq = :snapshot_seq))
               AS last_spread;
 
 -- name: sign_of_life

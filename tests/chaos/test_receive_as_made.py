@@ -106,6 +106,7 @@ def test_a_topic_that_was_made_again(
     repeat.
     """
     line.spec = line.spec.model_copy(update={"record_id": ("mid",)})
+    starts_again(line)
     line.publish(0, 5)
     first = line.spec.source.open_queue()
     monkeypatch.setattr(first, "acknowledge", lambda h: first.hand_back(h) or len(h))
@@ -117,15 +118,20 @@ def test_a_topic_that_was_made_again(
     assert settled(line.spec).ids == ids(0, 5)
     line.pubsub.delete(line.subscription)
     line.pubsub.delete_topic(line.subscription)
-    line.pubsub.kill()
-    line.pubsub.start()  # It counts from the beginning again.
-    line.pubsub.again(line.subscription)
+    starts_again(line)
     line.publish(5, 10)
     assert line.receive(messages=5).messages == 5
     plain = [message.partition("-")[0] for path, _ in line.feet() for message in ids_of(path)]
     assert len(set(plain)) == 5, "the server gave other ids, so this proves nothing"
     run(ledger, line.spec, "r2")
     assert settled(line.spec).ids == ids(0, 10)
+
+
+def starts_again(line: PubsubLine) -> None:
+    """The server forgets its topics and counts from the beginning, whoever has used it before."""
+    line.pubsub.kill()
+    line.pubsub.start()
+    line.pubsub.again(line.subscription)
 
 
 def ids_of(path: Path) -> list[str]:

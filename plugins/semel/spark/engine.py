@@ -409,7 +409,7 @@ def _classify(job: StageJob) -> Task:
 
 def _write(job: StageJob, write: bool) -> Task:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = list(_rows(batches))
+        rows = sorted(_rows(batches), key=itemgetter("shard"))
         if not rows:
             return
         number = rows[0]["task"]
