@@ -24,7 +24,7 @@ import psycopg
 import sqlalchemy as sa
 
 from fix_scene import Scene
-from semel import failpoints, settings
+from semel import collect, failpoints, settings
 from semel.catalog.payload import FilterCache
 from semel.ledger import Ledger
 from semel.stage import shard
@@ -155,13 +155,16 @@ class Play:
 
     @contextmanager
     def _hooks(self) -> Iterator[None]:
-        """Points are ours, and so is what a process keeps: its ledger and its filters."""
+        """Points are ours, and so is what a process keeps: its ledger and its filters. An actor has
+        one thread, so that the same turns lead to the same place.
+        """
         with ExitStack() as stack:
             for owner, name, ours in (
                 (failpoints, "point", self._point),
                 (settings, "cache_dir", lambda: self._cache_dir / self._here.actor.name),
                 (shard, "ledger_of", lambda _: self._here.actor.ledger),
                 (shard, "filters_in", FilterCache),
+                (collect, "MERGES_AT_ONCE", 1),
             ):
                 stack.enter_context(patch.object(owner, name, ours))
             yield
