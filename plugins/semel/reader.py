@@ -22,10 +22,10 @@ from semel.declare.parts import Select
 from semel.errors import LimitError, TerminalError, first_line
 from semel.formats.output import columns_for_readers, dataset_of
 from semel.formats.windowsql import merge_query, windows_of
+from semel.model.arrow import UTC_TIME
 from semel.model.complete import Completeness
 from semel.model.manifest import Kind
 from semel.model.times import TimeSet
-from semel.model.windows import UTC_TIME
 from semel.sinks.spec import RemoteOutput, archive_of, open_output_at
 
 if TYPE_CHECKING:

@@ -30,11 +30,11 @@ SELECT CASE WHEN min(u.name COLLATE "C") <= (SELECT n.name FROM newest AS n) COL
             ELSE (SELECT n.name FROM newest AS n) END AS name
 FROM unsettled AS u;
 
--- name: finalized
--- Of some source partitions, those of which no batch is at work.
+-- name: in_work
+-- Of some source partitions, the few of which a batch is at work.
 SELECT i.id
 FROM unnest(CAST(:partitions AS bigint[])) AS i (id)
-WHERE NOT EXISTS (
+WHERE EXISTS (
     SELECT FROM semel.claim AS c
     JOIN semel.batch AS b USING (batch_id)
     WHERE b.pipeline_id = :pipeline_id AND c.source_partition_id = i.id

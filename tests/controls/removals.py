@@ -314,6 +314,9 @@ OF_SECONDS: dict[str, Removal] = {
         "sinks.objects.notes:claim_number",
         "(head.size, stored.get(CHECKSUM)) != (len(text), metadata[CHECKSUM])",
     ),
+    "a note that changed since stage is read again": code(
+        "sinks.objects.notes:_version", " {item.etag}", new=""
+    ),
     "collect deletes only its own": code(
         "sinks.objects.sink:ObjectsSink._remove_object",
         "(head.size, about.get(CHECKSUM)) != (file.bytes, file.checksum)",

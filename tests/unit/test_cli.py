@@ -316,6 +316,28 @@ def test_who_needs_nothing_heavy_imports_nothing_heavy(words, allowed, tmp_path)
     assert imported_by(code) <= allowed
 
 
+def test_a_start_parses_no_source_code():
+    """A model's docstrings are read for the JSON Schema alone: inspect would fail here."""
+    code = "import inspect; inspect.findsource = None; import semel.cli, semel.pipeline"
+    assert imported_by(code) == {"pydantic"}
+
+
+def test_a_command_of_semel_reads_no_package(monkeypatch):
+    """Entry points, a file of each package, are for commands that semel lacks."""
+    asked = []
+    monkeypatch.setattr(cli, "_package_commands", lambda: asked.append(1) or {})
+    assert cli.main(["validate", FLIGHTS]) == 0 and not asked
+    assert cli.main(["nonsense"]) == 2 and asked
+
+
+def test_reports_start_without_arrow():
+    """What lists windows, intervals, batches and gaps handles no column of records."""
+    listed = "import semel.reports.gaps, semel.reports.days, semel.repair.accept, semel.cli.reports"
+    assert imported_by(listed) == {"numpy", "pydantic", "psycopg", "sqlalchemy"}
+    windows = "import semel.reports.completeness, semel.reports.summary, semel.cli.windows"
+    assert imported_by(windows) == {"pydantic", "psycopg", "sqlalchemy"}
+
+
 def test_verbs_import_no_pandas():
     """The verbs start without pandas, and those that parse no record without polars too."""
     assert not imported_by("import semel.runs.run, semel.reader") & {"pandas", "pyspark", "duckdb"}

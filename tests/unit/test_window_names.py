@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from semel.declare.parts import DAY, WEEK, FolderWindow
 from semel.errors import LimitError
-from semel.model.windows import UTC_TIME, Slices
+from semel.model.arrow import UTC_TIME
+from semel.model.windows import Slices
 from semel.sinks.files.spec import FilesSinkSpec
 from semel.stage import folders
 from semel.stage.job import OFFSET_COLUMN, SOURCE_COLUMN

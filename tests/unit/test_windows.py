@@ -19,7 +19,8 @@ from semel.clients.duck import DuckEngine
 from semel.declare.aggregate import END, START
 from semel.declare.parts import DAY, WEEK, WindowSpec
 from semel.formats.windowsql import windows_of
-from semel.model.windows import UTC_TIME, Slices, Windows
+from semel.model.arrow import UTC_TIME
+from semel.model.windows import Slices, Windows
 
 HOUR = 3_600
 ZONES = (

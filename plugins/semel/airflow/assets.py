@@ -71,7 +71,7 @@ def extra_of_windows(spec: "Spec", completed: "Iterable[Range]") -> dict[str, An
     """
     import pyarrow as pa  # Airflow imports this module every few seconds.
 
-    from semel.model.windows import UTC_TIME
+    from semel.model.arrow import UTC_TIME
 
     windows, folders = sorted(set(completed)), {}
     for column in spec.sink.windows if spec.window.windows.count == 1 else ():

@@ -7,9 +7,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from semel.errors import CorruptionError
 from semel.model.batch import Claim
 from semel.model.plain import parse_json
@@ -19,6 +16,9 @@ _T = TypeVar("_T")
 
 def pack_claims(claims: list[Claim]) -> bytes:
     """Encode claims as a Parquet file: a row per claim, a column per field, `evidence` as JSON."""
+    import pyarrow as pa  # Commands that list files start without Arrow.
+    import pyarrow.parquet as pq
+
     kinds = {int: pa.int64(), str: pa.string(), dict[str, Any]: pa.string()}
     schema = pa.schema([pa.field(f.name, kinds[f.type], nullable=False) for f in fields(Claim)])
     rows = [{**vars(claim), "evidence": json.dumps(claim.evidence)} for claim in claims]
@@ -29,6 +29,9 @@ def pack_claims(claims: list[Claim]) -> bytes:
 
 def read_claims(path: Path) -> tuple[Claim, ...]:
     """Read the claims in a file. Raises CorruptionError if it is missing or has other content."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         rows = pq.read_table(path, partitioning=None).to_pylist()
         return tuple(map(to_claim, rows))

@@ -9,15 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from semel.archive import layout
 from semel.archive.claims import read_claims, to_claim, typed
 from semel.archive.provenance import CodeDigests
 from semel.errors import CorruptionError, SpecError
-from semel.model.arrow import arrow_type
 from semel.model.batch import Claim, Counts
 from semel.model.buckets import Buckets
 from semel.model.manifest import MARKER_FORMAT, Kind, MarkedFile
@@ -26,6 +23,9 @@ from semel.model.times import TimeSet
 from semel.pipeline.spec import Spec
 from semel.sinks.spec import archive_of
 from semel.storage import checksum
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class Marker:
     spec: Spec
     spec_digest: str
     input_digest: str
-    sink_schema: pa.Schema
+    sink_schema: "pa.Schema"
     sink_columns: list[list[str]]
     counts: Counts
     claims_listed: tuple[Claim, ...]
@@ -258,6 +258,10 @@ def parse_marker(text: bytes | None, path: Path, sink: Path | None) -> Marker:
 
 
 def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
+    import pyarrow as pa  # Commands that list files start without Arrow.
+
+    from semel.model.arrow import arrow_type
+
     spec = Spec.from_json(plain["spec"])
     marker = Marker(
         path=path,

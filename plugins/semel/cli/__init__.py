@@ -71,10 +71,16 @@ def commands() -> dict[str, str]:
     return _package_commands() | COMMANDS
 
 
+def _value_of(name: str) -> str | None:
+    """The value of a command, `module:function`. Asks other packages only if semel lacks it, since
+    that reads a file of each installed package.
+    """
+    return COMMANDS.get(name) or _package_commands().get(name)
+
+
 def _function(name: str) -> Callable[..., None] | None:
     """The function of a command. Returns None if there is no such command."""
-    value = COMMANDS.get(name) or _package_commands().get(name)
-    if value is None:
+    if (value := _value_of(name)) is None:
         return None
     module, _, function = value.partition(":")
     return getattr(import_module(module), function)
@@ -142,7 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     # It searches the words, because typer stops parsing at the first error.
     as_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
-    console.command.set(words[0] if words and words[0] in commands() else None)
+    console.command.set(words[0] if words and _value_of(words[0]) else None)
     try:
         code = typer.main.get_command(app).main(
             args=words, prog_name="semel", standalone_mode=not as_json

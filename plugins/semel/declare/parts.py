@@ -141,7 +141,6 @@ class Model(BaseModel):
         extra="forbid",
         hide_input_in_errors=True,
         validate_default=True,
-        use_attribute_docstrings=True,
     )
 
 

@@ -11,7 +11,8 @@ from semel.clients.sql import column, query, quote_text
 from semel.declare.aggregate import END, FINAL, START, Aggregate, Function
 from semel.declare.parts import folder_head
 from semel.formats.output import NULL_FOLDER
-from semel.model.windows import UTC_TIME, Windows
+from semel.model.arrow import UTC_TIME
+from semel.model.windows import Windows
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -1,9 +1,10 @@
-"""Parse Arrow types from the texts that pyarrow writes for them."""
+"""Arrow types: that of times, and those that pyarrow writes as text."""
 
 import re
 
 import pyarrow as pa
 
+UTC_TIME = pa.timestamp("us", tz="UTC")
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns), tz=([^\]]+)\]")
 _DECIMAL = re.compile(r"decimal(128|256)\((\d+), (\d+)\)")
 _NESTED = re.compile(r"(large_list|list|struct|map)<(.*)>", re.DOTALL)

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from semel.model.reasons import ExplainedEnum
 from semel.model.times import TimeSet
+
+# Only what handles columns imports NumPy: commands that list intervals start without it.
+if TYPE_CHECKING:
+    import numpy as np
 
 Range = tuple[datetime, datetime]
 """Times [start, end)."""
@@ -62,8 +65,10 @@ class Completeness:
         is_over = self.arrived_to is not None and end + self.delay <= self.arrived_to
         return is_over and not self.complete(start, end)
 
-    def completes(self, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    def completes(self, starts: "np.ndarray", ends: "np.ndarray") -> "np.ndarray":
         """A mask of the complete windows. `starts` and `ends`: datetime64, in UTC."""
+        import numpy as np
+
         until = ends + np.timedelta64(self.delay)
         if self.covered is None:
             newest = self.event_time
@@ -90,5 +95,7 @@ class Completeness:
         return WindowState.HOLE if covered and first >= covered[0][0] else WindowState.NOT_RUN
 
 
-def _plain(moment: datetime) -> np.datetime64:
+def _plain(moment: datetime) -> "np.datetime64":
+    import numpy as np
+
     return np.datetime64(moment.astimezone(UTC).replace(tzinfo=None), "us")

@@ -6,6 +6,9 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Protocol, Self
 
+YEARS = 100, 9_900
+"""The years with windows. In others, a window could end outside of the calendar."""
+
 
 class _Range(Protocol):
     """A range as the ledger returns it, its end exclusive."""

@@ -18,14 +18,15 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from zoneinfo import TZPATH, ZoneInfo
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-UTC_TIME = pa.timestamp("us", tz="UTC")
+# Only what handles columns imports Arrow: commands that list windows start without it.
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _SECOND = 1_000_000
 _DAY, _WEEK, _MONDAY = 86_400, 7 * 86_400, 4 * 86_400
 """In seconds; 1970-01-05 was the first Monday of the epoch."""
@@ -46,9 +47,6 @@ _CALENDAR = tuple(
     int(end.replace(tzinfo=UTC).timestamp()) for end in (datetime(1, 1, 2), datetime(9999, 12, 30))
 )
 """The range of Python's calendar in any zone, in seconds."""
-
-YEARS = 100, 9_900
-"""The years with windows. In others, a window could end outside of the calendar."""
 
 _VERSION_BYTES_MAX = 64
 
@@ -79,15 +77,24 @@ class Slices:
     seconds: int
     zone: str = "UTC"
 
-    def moments(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    def moments(self, column: "pa.ChunkedArray") -> "pa.ChunkedArray":
         """Timestamps or dates as moments in UTC. A date becomes its midnight by this clock."""
+        import pyarrow as pa
+
+        from semel.model.arrow import UTC_TIME
+
         if not pa.types.is_date(column.type):
             return column.cast(UTC_TIME)
         chunks = [self._midnights(chunk.cast(pa.timestamp("us"))) for chunk in column.chunks]
         return pa.chunked_array(chunks, UTC_TIME)
 
-    def starts(self, times: pa.Array) -> pa.Array:
+    def starts(self, times: "pa.Array") -> "pa.Array":
         """The start of the slice of each time. Both are timestamps in microseconds, UTC."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from semel.model.arrow import UTC_TIME
+
         values = times.cast(UTC_TIME).cast(pa.int64())
         if values.null_count == len(values):
             return pa.nulls(len(values), UTC_TIME)
@@ -119,7 +126,7 @@ class Slices:
         """The start of the slice before the one that begins at `start`, in UTC."""
         return self.start(start - timedelta(microseconds=1))
 
-    def names(self, times: pa.Array) -> pa.Array:
+    def names(self, times: "pa.Array") -> "pa.Array":
         """The name of the slice of each time, as text, and null for null.
 
         The name is the slice's start by the clock: 2013-10-27 for days and weeks, else
@@ -128,6 +135,9 @@ class Slices:
         unique, and in the order of time except in hours that the clock shows twice. A date is in
         the slice of that day.
         """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         moments = self.moments(pa.chunked_array([times])).chunk(0)
         starts = self.starts(moments).cast(pa.int64()).dictionary_encode()
         each = starts.dictionary.to_numpy()
@@ -153,8 +163,13 @@ class Slices:
         since = _MONDAY * _SECOND if self.seconds == _WEEK else 0
         return clock - (clock - since) % self._length
 
-    def _midnights(self, dates: pa.Array) -> pa.Array:
+    def _midnights(self, dates: "pa.Array") -> "pa.Array":
         """The moments when this clock first reaches some clock times, or skips them."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from semel.model.arrow import UTC_TIME
+
         times = dates.cast(pa.int64())
         if times.null_count == len(times):
             return times.cast(UTC_TIME)
@@ -262,8 +277,11 @@ def _moment(microseconds: int) -> datetime:
     return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(microseconds))
 
 
-def _texts(clock: np.ndarray, unit: str) -> pa.Array:
+def _texts(clock: np.ndarray, unit: str) -> "pa.Array":
     """Times of a clock as text, down to a unit: 2013-10-27, 2013-10-27T02, 2013-10-27T0230."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     if not len(clock):
         return pa.array([], pa.string())
     texts = np.datetime_as_string(clock.astype("M8[us]").astype(f"M8[{unit}]"))

@@ -3,6 +3,8 @@
 `load` checks what depends on the machine (folders, transform modules); `Spec` checks all else.
 """
 
+import ast
+import inspect
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -10,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar, Union
 
@@ -18,6 +20,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from semel import settings
 from semel.declare import yaml as spec_yaml
+from semel.declare.parts import Model
 from semel.declare.place import Location
 from semel.declare.yaml import Problem
 from semel.errors import AGAIN, SpecError, UsageError
@@ -239,8 +242,36 @@ def _same_files(paths: _PipelinePaths, other: _PipelinePaths) -> str | None:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a pipeline's file, for editors."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Spec.model_json_schema()
+    """The JSON Schema of a pipeline's file, for editors. Docstrings describe its keys."""
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Described(GenerateJsonSchema):
+        def model_schema(self, schema: Any) -> dict[str, Any]:
+            plain, model = super().model_schema(schema), schema["cls"]
+            for name, text in _attribute_docstrings(model).items():
+                if field := model.model_fields.get(name):
+                    plain["properties"][field.alias or name]["description"] = text
+            return plain
+
+    plain = Spec.model_json_schema(schema_generator=Described)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | plain
+
+
+def _attribute_docstrings(model: type[Model]) -> dict[str, str]:
+    """The docstring below each attribute of a model. pydantic's `use_attribute_docstrings` would
+    parse the source of all models at the start of each command.
+    """
+    texts = {}
+    for base in reversed([base for base in model.__mro__ if issubclass(base, Model)]):
+        [definition] = ast.parse(inspect.getsource(base)).body
+        for node, below in pairwise(definition.body):
+            match node, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    texts[name] = inspect.cleandoc(text)
+    return texts
 
 
 def json_schema_text() -> str:

@@ -99,10 +99,10 @@ class Spec(Model):
     @field_validator("schedule")
     @classmethod
     def _schedule(cls, schedule: str | None) -> str | None:
-        from croniter import croniter
-
         if schedule in (None, UPSTREAM, *SCHEDULE_WORDS):
             return schedule
+        from croniter import croniter
+
         if len(schedule.split()) != 5 or not croniter.is_valid(schedule):
             words = ", ".join(SCHEDULE_WORDS)
             raise ValueError(

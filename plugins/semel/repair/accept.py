@@ -13,14 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import sqlalchemy as sa
 
 from semel import failpoints, settings
 from semel.archive import ownership
 from semel.errors import RetryableError, SourceError, StateError, TerminalError
-from semel.finalize import Finalized, finalize
 from semel.ledger import Ledger, Row, change, pipelines, row, transition
 from semel.model.batch import Pipeline
 from semel.pipeline.opening import open_sink, open_source
@@ -38,6 +37,9 @@ from semel.sources import (
     start_evidence,
 )
 from semel.sources.spec import SourceSpec
+
+if TYPE_CHECKING:
+    from semel.finalize import Finalized
 
 _ROUNDS_MAX = 20
 
@@ -333,11 +335,13 @@ def current_user() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def accept_refused(ledger: Ledger, spec: Spec, batch_id: int) -> Finalized:
+def accept_refused(ledger: Ledger, spec: Spec, batch_id: int) -> "Finalized":
     """Finalize a committed batch whose sink refuses rows: the archive gets these rows.
 
     Raises TerminalError if the sink is a folder, or refuses too many rows.
     """
+    from semel.finalize import finalize  # `semel gaps` names refusals without its Arrow.
+
     return finalize(ledger, spec, batch_id, accepting=True)
 
 

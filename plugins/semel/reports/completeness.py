@@ -11,16 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import islice, pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from semel.declare.parts import Select
 from semel.errors import LimitError, TerminalError
 from semel.ledger import Ledger
 from semel.model.complete import Completeness, Range, WindowState
-from semel.model.times import TimeSet
-from semel.model.windows import YEARS, Windows
+from semel.model.times import YEARS, TimeSet
 from semel.pipeline.spec import Spec
 from semel.reports import intervals
+
+if TYPE_CHECKING:
+    from semel.model.windows import Windows
 
 WINDOWS_SHOWN = 31
 """Windows that `semel windows` lists by default."""
@@ -167,7 +169,7 @@ def _blockers(ledger: Ledger, spec: Spec, states: set[WindowState]) -> tuple[Win
     return tuple(blockers) or (() if by_interval else (unknown,))
 
 
-def newest_complete(is_complete: Completeness, declared: Windows) -> Range | None:
+def newest_complete(is_complete: Completeness, declared: "Windows") -> Range | None:
     """The newest complete window. Returns None if no window is complete."""
     times = is_complete.covered
     ends = [is_complete.event_time] if times is None else [end for _, end in times.ranges]
@@ -200,7 +202,11 @@ def windows_of_batch(ledger: Ledger, spec: Spec, batch_id: int) -> tuple[Range, 
 
 
 def affected_windows(
-    is_complete: Completeness, declared: Windows, parts: TimeSet, *, waits: timedelta | None = None
+    is_complete: Completeness,
+    declared: "Windows",
+    parts: TimeSet,
+    *,
+    waits: timedelta | None = None,
 ) -> tuple[Range, ...]:
     """The newest WINDOWS_MAX complete windows that wait for times in `parts`, oldest first.
 
@@ -238,7 +244,7 @@ def _window_ranges(spec: Spec, first: datetime | None, last: datetime) -> Iterat
         yield start, end
 
 
-def _ranges_back_from(declared: Windows, last: datetime) -> Iterator[Range]:
+def _ranges_back_from(declared: "Windows", last: datetime) -> Iterator[Range]:
     """The windows that begin by `last`, newest first."""
     edges = deque([declared.slices.start(last)])
     for _ in range(declared.count):

@@ -130,15 +130,18 @@ def search_starts(has: int, count: int) -> Iterable[int]:
 
 
 def notes_of_rows(
-    pipeline: str, has: int, most: int, query: Callable[[int], Sequence[tuple[int, int, int]]]
+    pipeline: str,
+    starts: Iterable[int],
+    most: int,
+    query: Callable[[int], Sequence[tuple[int, int, int]]],
 ) -> list[BatchNote]:
     """The notes of the newest `most` batches in a target that derives its notes from its rows.
 
-    `query` gets a first batch, and returns (batch, place in the commit order, number of rows) for
-    at most `most` later batches.
+    `query` gets a first batch, one of `starts` after the other, and returns (batch, place in the
+    commit order, number of rows) for at most `most` later batches.
     """
     batches: Sequence[tuple[int, int, int]] = ()
-    for first in search_starts(has, most):
+    for first in starts:
         if len(batches := query(first)) == most:
             break
     return [

@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 
 from semel.declare.aggregate import RECORDS, START, Aggregate, Function
 from semel.errors import LimitError
+from semel.model.arrow import UTC_TIME
 from semel.model.reasons import Reason
-from semel.model.windows import UTC_TIME, YEARS
+from semel.model.times import YEARS
 from semel.pipeline.spec import Spec
 
 HELD_ROWS_MAX = 1 << 20

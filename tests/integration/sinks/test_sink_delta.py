@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,10 +28,11 @@ from semel.errors import CorruptionError, RetryableError, TerminalError, Unavail
 from semel.finalize import finalize
 from semel.ledger import Ledger
 from semel.pipeline.spec import Spec
-from semel.runs.run import run_batch
-from semel.sinks import MiscountError, Presence
+from semel.plan import plan
+from semel.runs.run import run_batch, steps_of
+from semel.sinks import MiscountError, NotesQuery, Presence
 from semel.sinks.delta import landing
-from semel.sinks.delta.table import with_semel_columns
+from semel.sinks.delta.table import DeltaTarget, with_semel_columns
 
 LAST_FIRST = [6, 5, 8, 7]
 
@@ -77,6 +79,70 @@ def test_batches_are_finalized_in_any_order(place: Delta) -> None:
     for won in batches.values():
         place.finalize(won)
     assert found(place) == sorted(ids(50, 90))
+
+
+def test_how_often_a_batch_loads_the_table(
+    place: Delta, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stage loads it before its job and after it, finalize before its commit and after it: a load
+    takes longer with each commit."""
+    run(place, ledger, "r0", 0, 10)
+    load, loads = DeltaTarget.open_newest, []
+    monkeypatch.setattr(DeltaTarget, "open_newest", lambda table: loads.append(1) or load(table))
+    place.bench.write("in/r1.jsonl", events(10, 20))
+    spec = place.spec()
+    batch_id = plan(ledger, spec, "r1").batch.batch_id
+    taken = {}
+    for verb, step in steps_of(ledger, spec, batch_id, LocalEngine(), quiet).items():
+        loads.clear()
+        step()
+        taken[verb] = len(loads)
+    assert taken == {"stage": 2, "commit": 0, "finalize": 2}
+    assert found(place) == ids(0, 20)
+
+
+def test_the_newest_notes_open_the_newest_files_alone(folder: Delta) -> None:
+    """What is compared before each batch does not grow with the history: a file of earlier batches
+    may be gone. A compacted file has all of its batches."""
+    for number in range(1, 6):
+        folder.finalize(folder.won((10 * number, 10 * number + number), batch_id=number))
+    earliest = next(uri for uri in folder.table.file_uris() if "b00000001" in uri)
+    gone = Path(earliest.removeprefix("file://"))
+    kept = gone.read_bytes()
+    gone.unlink()
+
+    def noted(count: int) -> list[tuple[int, int]]:
+        notes = folder.sink().notes(NotesQuery("events", count, folder.bench.folder, 5))
+        return [(note.batch_id, note.rows) for note in notes.batch_notes]
+
+    assert noted(2) == [(5, 5), (4, 4)]
+    with pytest.raises(CorruptionError, match="cannot be read"):
+        noted(5)
+    gone.write_bytes(kept)
+    folder.table.optimize.compact()
+    folder.finalize(folder.won((60, 66), batch_id=6))
+    for count in (1, 2, 3, 6, 7):
+        assert noted(count) == [(n, n) for n in range(6, max(0, 6 - count), -1)]
+
+
+# Attacks DL2.
+def test_a_commit_after_the_first_look(place: Delta) -> None:
+    """Others commit between the version that finalize judges by and its own commit: it judges
+    again, by the version that they made."""
+    place.finalize(place.won((20, 30), batch_id=2))
+    won, twin = place.won((0, 10)), place.sink()
+    with place.sink() as sink:
+        assert sink.query_presence(won) == [Presence.ABSENT]
+        twin.publish(won, won.files)
+        sink.publish(won, won.files)
+        assert sink.query_presence(won) == [Presence.RIGHT]
+    other = place.won((40, 50), batch_id=3)
+    with place.sink() as sink:
+        assert sink.query_presence(other) == [Presence.ABSENT]
+        place.append(foreign("theirs", _semel_batch=3))
+        sink.publish(other, other.files)
+        assert sink.query_presence(other) == [Presence.WRONG]
+    assert found(place) == [*ids(0, 10), *ids(20, 30), "theirs"]
 
 
 # Attacks DL2, DL7.

@@ -28,6 +28,7 @@ from semel import failpoints
 from semel.archive import layout
 from semel.archive.marker import markers_of
 from semel.audit import audit
+from semel.clients.objects import Store
 from semel.collect import collect
 from semel.errors import (
     CorruptionError,
@@ -43,6 +44,7 @@ from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.reader import dataset
 from semel.reports.dead_letters import letters
+from semel.runs.run import steps_of
 from semel.sinks import Presence
 from semel.spark import check
 from semel.spark.check import CheckReport
@@ -373,6 +375,41 @@ def test_notes_that_are_gone_or_damaged_are_loud(prefix: Prefix, ledger: Ledger)
     prefix.s3.put(prefix.bucket, note, text)
     run(ledger, spec, "r2")
     assert read(prefix) == ids(0, 20)
+
+
+# Attacks H2.
+def test_finalize_requests_notes_that_changed_since_stage(
+    prefix: Prefix, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stage requests the newest notes. Finalize lists them again, and requests those of another
+    etag: one that somebody has replaced meanwhile stops it, and what stage kept of it does not."""
+    request, requested = Store.read, []
+    monkeypatch.setattr(
+        Store, "read", lambda store, key, *rest: requested.append(key) or request(store, key, *rest)
+    )
+    spec = prefix.spec()
+    for number in range(4):
+        prefix.bench.write(f"in/{number}.jsonl", events(10 * number, 10 * number + 10))
+        batch_id = plan(ledger, spec, f"r{number}").batch.batch_id
+        taken = {}
+        for verb, step in steps_of(ledger, spec, batch_id, LocalEngine(), quiet).items():
+            requested.clear()
+            if (verb, number) == ("finalize", 3):
+                break
+            step()
+            taken[verb] = len(requested)
+    assert taken == {"stage": 3, "commit": 0}
+    note = f"{prefix.prefix}/_semel/batches/b{2:018d}.json"
+    text = prefix.get(note)
+    prefix.s3.put(prefix.bucket, note, text.replace(b'"rows": 10', b'"rows": 11'))
+    with pytest.raises(TerminalError, match="batch 2"):
+        step()
+    assert requested == [f"_semel/batches/b{2:018d}.json"]
+    prefix.s3.put(prefix.bucket, note, text)
+    requested.clear()
+    step()
+    assert not requested
+    assert read(prefix) == ids(0, 40)
 
 
 def test_the_newest_notes_are_found_in_a_long_list(prefix: Prefix) -> None:

@@ -7,6 +7,7 @@ import gzip
 import json
 import pickle
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -445,28 +446,49 @@ def test_a_refused_object_of_an_ordered_listing_stays_refused(
     assert refused(ledger, spec, "r6") == {}
 
 
+def answers_of(
+    monkeypatch: pytest.MonkeyPatch, file: str
+) -> dict[tuple[str, str], list[int]]:
+    """How many rows each statement of a file of queries answers with from now on."""
+    counts, ask = defaultdict(list), Ledger.rows
+
+    def noting(self: Ledger, verb: str, name: str, /, **values: object) -> list[Any]:
+        answer = ask(self, verb, name, **values)
+        counts[verb, name] += [len(answer)] if verb == file else []
+        return answer
+
+    monkeypatch.setattr(Ledger, "rows", noting)
+    return counts
+
+
 def test_what_is_read_leaves_the_working_set(
     place: Objects, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an ordered listing, plans ask for the partitions of what they list alone; one that is
-    listed again, as it was, is the same partition; as another object, it is refused."""
+    """Of an ordered listing, plans ask for the partitions of what they list alone, and the first
+    plan after many objects for those that a batch is still at work on; one that is listed again, as
+    it was, is the same partition; as another object, it is refused."""
     spec = place.spec(source={"ordered": True})
     for day in range(5):
         place.put(f"{day}.jsonl", lines(day * 10, day * 10 + 10))
         run(ledger, spec, f"r{day}")
+    for more in range(20):
+        place.put(f"5-{more:02}.jsonl", lines(50 + more, 51 + more))
+    run(ledger, spec, "more")
+    answers = answers_of(monkeypatch, "objects")
     run(ledger, spec, "last")
+    assert {n for counts in answers.values() for n in counts} <= {0, 1}
     count = "SELECT count(*) FROM semel.source_partition WHERE closed_at IS NULL"
     with ledger.engine.connect() as connection:
         assert connection.execute(sa.text(count)).scalar_one() <= 1
     whole = place.spec()
     assert run(ledger, whole, "whole").plan.batch is None
-    assert settled(spec).ids == ids(0, 50)
+    assert settled(spec).ids == ids(0, 70)
     assert run(ledger, spec, "again").plan.batch is None
     place.put("0.jsonl", lines(100, 110))
     assert refused(ledger, whole, "replaced") == {"0.jsonl": "replaced"}
     accept_file(ledger, whole, "0.jsonl", same=False)
     run(ledger, whole, "accepted")
-    assert settled(spec, audited=False).ids == sorted([*ids(0, 50), *ids(100, 110)])
+    assert settled(spec, audited=False).ids == sorted([*ids(0, 70), *ids(100, 110)])
     assert refused(ledger, whole, "last of all") == {}
 
 

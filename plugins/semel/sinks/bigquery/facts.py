@@ -9,7 +9,7 @@ from pyarrow import types as at
 
 from semel.clients.sql import query
 from semel.errors import TerminalError
-from semel.sinks import BatchNote, notes_of_rows
+from semel.sinks import BatchNote, notes_of_rows, search_starts
 from semel.sinks.bigquery.target import REQUEST_SECONDS, BigQueryTarget, TableMissingError
 
 SEMEL_COLUMNS = {"_semel_batch": "INT64", "_semel_seq": "INT64"}
@@ -111,7 +111,7 @@ def notes(
             return [tuple(row.values()) for row in _query(client, target, text, first=first)]
         return []
 
-    return notes_of_rows(pipeline, has, most, batches_from)
+    return notes_of_rows(pipeline, search_starts(has, most), most, batches_from)
 
 
 def rows(

@@ -52,9 +52,10 @@ def file_name(won: CommittedBatch, file: ManifestFile) -> str:
 
 
 # Keeps DL2, DL3.
-def presences(table: DeltaTarget, won: CommittedBatch) -> list[Presence]:
-    """The state of each file of a batch."""
-    now = table.open_newest()
+def presences(
+    table: DeltaTarget, won: CommittedBatch, now: DeltaTable | None
+) -> list[Presence]:
+    """The state of each file of a batch in a version of the table."""
     if now is None:
         return [Presence.ABSENT] * len(won.files)
     if now.transaction_version(app_id(won)) is None:
@@ -76,11 +77,10 @@ def presences(table: DeltaTarget, won: CommittedBatch) -> list[Presence]:
 
 
 # Keeps DL3.
-def restore_files(table: DeltaTarget, won: CommittedBatch) -> None:
+def restore_files(table: DeltaTarget, won: CommittedBatch, now: DeltaTable | None) -> None:
     """Restore missing files that a commit of the batch names: without them, no reader can read the
     table. Raises CorruptionError if a restored file would differ from the lost one.
     """
-    now = table.open_newest()
     if now is None or now.transaction_version(app_id(won)) is None:
         return
     names = {file_name(won, file): file for file in won.files}
@@ -89,14 +89,15 @@ def restore_files(table: DeltaTarget, won: CommittedBatch) -> None:
             _put(table, won, names[name], size)
 
 
-def land(table: DeltaTarget, won: CommittedBatch) -> None:
+def land(table: DeltaTarget, won: CommittedBatch, seen: DeltaTable | None = None) -> None:
     """Commit a batch, unless the table already has its commit, or rows with its number.
 
-    Raises RetryableError if others commit constantly.
+    `seen`: a version that may be old, because a commit on an old version fails. Raises
+    RetryableError if others commit constantly.
     """
-    now = table.open_or_create(won.schema)
+    now = table.open_or_create(won.schema, seen)
     if now.transaction_version(app_id(won)) is not None:
-        restore_files(table, won)
+        restore_files(table, won, now)
         return
     if table.count(now, won.batch_id):
         return  # The next `presences` judges these rows.

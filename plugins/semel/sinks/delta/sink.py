@@ -9,8 +9,10 @@ Limits: semel does not replace rows, partition or compact. Other programs may ap
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from semel.declare.context import Context
 from semel.model.manifest import Kind, ManifestFile, Published, StagedFile
@@ -34,15 +36,33 @@ class DeltaSink(RemoteSink):
     def __init__(self, table: DeltaTarget, pipeline: str) -> None:
         self._table, self._pipeline = table, pipeline
         self.address = table.address
+        self._is_open, self._seen = False, None
 
     def __repr__(self) -> str:
         return f"DeltaSink({self.address})"
+
+    def __enter__(self) -> Self:
+        self._is_open = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_open, self._seen = False, None
+
+    def _newest(self) -> DeltaTable | None:
+        """The table, or None if it does not exist. Within a `with` block, semel loads it once and
+        judges by that version until `publish`, whose commit fails on a version that is not newest.
+        """
+        return self._keep(self._seen or self._table.open_newest())
+
+    def _keep(self, table: DeltaTable | None) -> DeltaTable | None:
+        self._seen = table if self._is_open else None
+        return table
 
     def check(self, schema: pa.Schema | None, staged: Path) -> None:  # noqa: ARG002 - the seam's
         self.describe(schema)
 
     def describe(self, schema: pa.Schema | None) -> str:
-        table = self._table.examine(schema)
+        table = self._keep(self._table.examine(schema, self._seen))
         self._table.check_store()
         if table is None:
             return f"Delta table {self.address}, which the first batch will create"
@@ -53,16 +73,17 @@ class DeltaSink(RemoteSink):
         self._table.examine(schema)
 
     def query_presence(self, won: CommittedBatch) -> Sequence[Presence]:
-        return landing.presences(self._table, won)
+        return landing.presences(self._table, won, self._newest())
 
     def publish(self, won: CommittedBatch, missing: Sequence[ManifestFile]) -> None:
+        seen, self._seen = self._seen, None
         if missing:
-            landing.land(self._table, won)
+            landing.land(self._table, won, seen)
         elif won.files:
             self._table.sync_log()
 
     def repair_published(self, won: CommittedBatch) -> None:
-        landing.restore_files(self._table, won)
+        landing.restore_files(self._table, won, self._newest())
 
     def describe_removal(self, batches: Sequence[int]) -> str:
         numbers = ", ".join(map(str, batches))
@@ -70,8 +91,8 @@ class DeltaSink(RemoteSink):
 
     def notes(self, newest: NotesQuery | None = None) -> Notes:
         """Notes derived from the rows. A deleted batch lacks a note. Each note names `pipeline`."""
-        has, count = (newest.has or 0, newest.count) if newest else (0, _ALL)
-        return Notes(tuple(self._table.notes(self._pipeline, has, count)))
+        count, table = newest.count if newest else _ALL, self._newest()
+        return Notes(tuple(self._table.notes(table, self._pipeline, count) if table else ()))
 
     # Keeps DL7.
     def rows(self, marker: Published, *, strays: bool = False) -> Iterator[pa.Table]:  # noqa: ARG002

@@ -36,6 +36,9 @@ from semel.sinks.delta.spec import DeltaSinkSpec, name_problem
 SEMEL_COLUMNS = pa.schema([("_semel_batch", pa.int64()), ("_semel_seq", pa.int64())])
 """The columns that semel adds: a row's batch, and the batch's place in the commit order."""
 
+_NEWEST_BATCH = "max._semel_batch"
+"""The greatest batch of a file, by its statistics."""
+
 LOG = "_delta_log"
 
 FEATURES = frozenset({"appendOnly", "changeDataFeed", "invariants", "timestampNtz"})
@@ -94,11 +97,11 @@ class DeltaTarget:
             check_conditional_puts(self._store, replaces=False)
 
     # Keeps DL4.
-    def open_or_create(self, schema: pa.Schema) -> DeltaTable:
-        """The table, after creating it if necessary. Raises TerminalError if the output does not
-        fit.
+    def open_or_create(self, schema: pa.Schema, seen: DeltaTable | None = None) -> DeltaTable:
+        """The table, as `seen` or at its newest version, after creating it if necessary. Raises
+        TerminalError if the output does not fit.
         """
-        if (table := self.examine(schema)) is not None:
+        if (table := self.examine(schema, seen)) is not None:
             return table
         new_schema = delta_schema(with_semel_columns(schema))
         if self._store is None:
@@ -205,18 +208,27 @@ class DeltaTarget:
         text = query("delta", "count").text.format(batch=batch_id)
         return sum(rows[0][0].as_py() for rows in self._query(table, text))
 
-    def notes(self, pipeline: str, has: int, most: int) -> list[BatchNote]:
-        """Notes of the newest `most` batches, derived from the rows. Does not open files with only
-        batches far below `has`.
+    def notes(self, table: DeltaTable, pipeline: str, most: int) -> list[BatchNote]:
+        """Notes of the newest `most` batches, derived from the rows of a version. Opens only the
+        files that may have rows of these batches, by their statistics.
         """
-        table = self.open_newest()
 
         def batches_from(first: int) -> list[tuple[int, int, int]]:
             text = query("delta", "notes").text.format(first=first, most=most)
             pieces = self._query(table, text)
             return [row for rows in pieces for row in zip(*rows.to_pydict().values(), strict=True)]
 
-        return notes_of_rows(pipeline, has, most, batches_from) if table else []
+        starts = dict.fromkeys((self._start_of_newest(table, most), 0))
+        return notes_of_rows(pipeline, starts, most, batches_from)
+
+    def _start_of_newest(self, table: DeltaTable, most: int) -> int:
+        """The batch from which on the statistics of the files name `most` batches, or 0."""
+        with self.translate_errors():
+            files = pa.table(table.get_add_actions(flatten=True))
+        if _NEWEST_BATCH not in files.column_names:
+            return 0
+        newest = pc.unique(files[_NEWEST_BATCH]).drop_null().sort("descending")[:most]
+        return newest[-1].as_py() if len(newest) == most else 0
 
     def rows(self, batch_id: int, schema: pa.Schema) -> Iterator[pa.Table]:
         """All rows with a batch's number, typed as `schema`."""
@@ -233,14 +245,18 @@ class DeltaTarget:
                 ) from error
 
     # Keeps DL4, DL5.
-    def examine(self, schema: pa.Schema | None) -> DeltaTable | None:
-        """The table, or None if it does not exist. Raises TerminalError if the output does not fit."""
+    def examine(
+        self, schema: pa.Schema | None, seen: DeltaTable | None = None
+    ) -> DeltaTable | None:
+        """The table, as `seen` or at its newest version, or None if it does not exist. Raises
+        TerminalError if the output does not fit.
+        """
         if why := name_problem(self.address):
             raise TerminalError(f"{self.address} {why}; give the table another name")
         if why := next(_output_problems(schema or pa.schema([])), None):
             raise TerminalError(f"the output {why}")
         delta_schema(schema or pa.schema([]))  # Check the types even if there is no table yet.
-        table = self.open_newest()
+        table = seen or self.open_newest()
         if table is not None and (why := next(self._table_problems(table, schema), None)):
             raise TerminalError(f"{self.address} {why}; change the table, or declare another one")
         return table

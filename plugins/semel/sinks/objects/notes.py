@@ -9,7 +9,8 @@ only the copy of a marker, by its etag, with a later generation.
 
 import json
 from collections.abc import Callable, Iterable
-from functools import partial
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from semel.clients.objects import Object, Store
 from semel.errors import AGAIN, CorruptionError, RetryableError, UnavailableError
 from semel.model.plain import parse_json
 from semel.sinks import BatchNote, CommittedBatch, DamagedNote, Notes, NotesQuery, search_starts
+from semel.storage import write_new
 
 if TYPE_CHECKING:
     from semel.model.manifest import Published
@@ -28,6 +30,9 @@ CHECKSUM, DIGEST, GENERATION = "semelxxh3", "semeldigest", "semelgeneration"
 
 SEMEL_FOLDER = "_semel"
 BATCHES, MARKERS = f"{SEMEL_FOLDER}/batches", f"{SEMEL_FOLDER}/markers"
+
+_FILE = "_notes.json"
+"""The notes that stage has read, in the folder of an attempt's data files."""
 
 _ROUNDS_MAX = 8  # Another attempt may put a copy at the same time, at most a few times.
 _FIELDS = {"pipeline": str, "batch_id": int, "commit_seq": int, "fence": int, "rows": int,
@@ -63,7 +68,10 @@ def claim_number(store: Store, won: CommittedBatch) -> None:
 def read_notes(
     store: Store, newest: NotesQuery | None, parallel: Callable[[Callable, Iterable[Object]], list]
 ) -> Notes:
-    """All notes, or the newest. `parallel` is a map that runs several calls at once."""
+    """All notes, or the newest. `parallel` is a map that runs several calls at once.
+
+    Finalize requests only notes with another etag than those that stage has read.
+    """
     count, has = (newest.count, newest.has or 0) if newest else (0, 0)
     objects: list[Object] = []
     for first in search_starts(has, count):
@@ -71,11 +79,40 @@ def read_notes(
         objects = [one for page in store.list(BATCHES, start) for one in page]
         if len(objects) >= count:
             break
-    notes = parallel(partial(_read_note, store), objects[-count:])
+    read = _load_notes(newest.staged) if newest else {}
+    objects = objects[-count:]
+    notes = parallel(lambda item: read.get(_version(item)) or _read_note(store, item), objects)
+    if newest and not read:
+        _save_notes(newest.staged, objects, notes)
     return Notes(
         tuple(note for note in notes if isinstance(note, BatchNote)),
         damaged=tuple(note for note in notes if isinstance(note, DamagedNote)),
     )
+
+
+# Keeps H2.
+def _version(item: Object) -> str:
+    return f"{item.key} {item.etag}"
+
+
+def _save_notes(folder: Path, objects: list[Object], notes: list[BatchNote | DamagedNote]) -> None:
+    """Save notes for finalize. Another attempt may have saved some, or have removed the folder."""
+    plain = {
+        _version(item): asdict(note)
+        for item, note in zip(objects, notes, strict=True)
+        if isinstance(note, BatchNote)
+    }
+    with suppress(FileExistsError, FileNotFoundError):
+        write_new(folder / _FILE, json.dumps(plain).encode())
+
+
+def _load_notes(folder: Path) -> dict[str, BatchNote]:
+    """The notes that stage has saved, by key and etag. Empty if they are missing or damaged."""
+    try:
+        plain = parse_json((folder / _FILE).read_bytes())
+        return {version: BatchNote(**note) for version, note in plain.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _read_note(store: Store, item: Object) -> BatchNote | DamagedNote:

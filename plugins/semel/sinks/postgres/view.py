@@ -20,7 +20,7 @@ from semel.clients.sql import query
 from semel.declare.aggregate import END, START
 from semel.errors import TerminalError
 from semel.formats.windowsql import SLICE, merge_query
-from semel.model.windows import UTC_TIME
+from semel.model.arrow import UTC_TIME
 from semel.sinks import CommittedBatch
 from semel.sinks.postgres.link import Connection, fill_query, table_exists
 from semel.sinks.postgres.target import COMPLETE, PostgresTarget

@@ -134,9 +134,11 @@ def _lost_ranges(listing: ObjectListing, ledger: LedgerView) -> list[LostRange]:
             lost.append(LostRange(partition=k, seen=max(k.seen, k.reached)))
     if ended:
         ids = [k.source_partition_id for k in ended]
-        finalized = {r["id"] for r in ledger.query("objects", "finalized", partitions=ids)}
+        in_work = {r["id"] for r in ledger.query("objects", "in_work", partitions=ids)}
         lost += [
-            LostRange(partition=k, seen=k.seen) for k in ended if k.source_partition_id in finalized
+            LostRange(partition=k, seen=k.seen)
+            for k in ended
+            if k.source_partition_id not in in_work
         ]
     return lost
 
