@@ -32,7 +32,7 @@ def job(folder: Path) -> SimpleNamespace:
 def test_each_shard_finds_its_ids(
     parts: list[list[tuple[int, int, int]]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Whatever ids the splits had, also none: a place for every shard, and nothing is lost there."""
+    """Whatever ids the splits had, also none: a place for every shard, and no id is lost."""
     folder = tmp_path_factory.mktemp("ids")
     places = write_task_ids(job(folder), 7, map(hashed, parts))
     assert [place.shard for place in places] == [0, 1, 2, 3]

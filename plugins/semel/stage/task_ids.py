@@ -22,7 +22,8 @@ _COLUMNS = ("h1", "<u8"), ("h2", "<u4"), ("row", "<u4")
 class TaskIds:
     """The ids of one task in one shard, in source order.
 
-    `row` (uint32) is each id's row in the task's spill, ascending. h1 is uint64, h2 uint32.
+    `row` (uint32) is each id's row among the task's valid records, ascending. h1 is uint64, h2
+    uint32.
     """
 
     task: int
@@ -52,7 +53,7 @@ class IdsPlace:
 
 
 def write_task_ids(job: StageJob, task: int, parts: Iterable[HashedIds]) -> list[IdsPlace]:
-    """Write a task's ids, given by row of its spill. Returns a place for every shard."""
+    """Write the ids of a task's valid records, given in order. Returns a place for every shard."""
     ids = join_ids(parts)
     order = np.argsort(ids.shard, kind="stable")
     counts = np.bincount(ids.shard, minlength=job.shards).tolist()

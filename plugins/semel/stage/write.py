@@ -90,7 +90,7 @@ def _open_spill(reports: list[SplitReport]) -> Spilled:
 def _codes(
     job: StageJob, task: int, reports: list[SplitReport], dropped: list[Dropped]
 ) -> np.ndarray:
-    """A code for each row of a task's spill: 0 for a survivor, else its `Repeat`."""
+    """A code for each valid record of a task: 0 for a survivor, else its `Repeat`."""
     codes = np.zeros(sum(report.counts.survivors for report in reports), np.uint8)
     for each in dropped:
         codes[each.rows] = each.reason

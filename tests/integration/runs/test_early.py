@@ -21,7 +21,8 @@ TASKS = 16
 
 
 @pytest.mark.parametrize(
-    ("last_spread", "expected"), [(None, False), (0, True), (0.125, True), (0.126, False), (1, False)]
+    ("last_spread", "expected"),
+    [(None, False), (0, True), (0.125, True), (0.126, False), (1, False)],
 )
 def test_a_batch_writes_early_if_few_tasks_had_duplicates(
     last_spread: float | None, expected: bool
