@@ -3,12 +3,16 @@
 import dataclasses
 import math
 import random
+import threading
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from semel import collect
 from semel.catalog.runs import IdRun, span_seconds
 from semel.collect.merge import merge_candidates
+from semel.errors import RetryableError
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -67,3 +71,28 @@ def test_each_shard_for_itself():
     groups = merge_candidates(runs, horizon_seconds=10**9)
     assert [{each.shard for each in group} for group in groups] == [{1}]
     assert merge_candidates(runs[:20], horizon_seconds=10**9) == []
+
+
+@pytest.mark.parametrize("error", [RetryableError, KeyboardInterrupt])
+def test_no_merge_begins_after_one_that_failed(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """Of two merges at work one fails, or is interrupted: the other ends, and no third begins."""
+    meeting, begun = threading.Barrier(2, timeout=20), []
+
+    def merge(_: object, __: object, group: tuple[IdRun, ...]) -> None:
+        begun.append(group)
+        if meeting.wait() == 0:
+            raise error("no")
+        time.sleep(0.5)  # So that the other one has failed by now.
+
+    monkeypatch.setattr(collect.merge, "merge", merge)
+    monkeypatch.setattr(collect, "MERGES_AT_ONCE", 2)
+    groups = [(run(2 * n), run(2 * n + 1)) for n in range(6)]
+    if error is RetryableError:
+        done, [(failed, _)] = collect._merge_groups(None, None, groups)
+        assert done == 2 and failed in groups[:2]
+    else:
+        with pytest.raises(error):
+            collect._merge_groups(None, None, groups)
+    assert len(begun) == 2 and all(group in begun for group in groups[:2])

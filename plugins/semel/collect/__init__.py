@@ -34,13 +34,7 @@ from semel.catalog.runs import (
 )
 from semel.collect import merge
 from semel.collect.merge import merge_candidates
-from semel.errors import (
-    CorruptionError,
-    RetryableError,
-    SemelError,
-    SourceError,
-    TerminalError,
-)
+from semel.errors import CorruptionError, RetryableError, SemelError, SourceError, TerminalError
 from semel.finalize import finalize
 from semel.ledger import Ledger, pipelines
 from semel.model.batch import Log, Pipeline
@@ -167,6 +161,7 @@ def _retire(ledger: Ledger, spec: Spec, pipeline: Pipeline) -> int:
 def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, log: Log) -> int:
     """Merge until each shard has few live runs. Returns the number of merged runs."""
     merged = 0
+    cache = FilterCache(settings.cache_dir())
     horizon = int(spec.dedup.horizon.total_seconds())
     for _ in range(MERGES_PER_COLLECT_MAX):
         with ledger.transaction() as connection:
@@ -174,7 +169,7 @@ def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, log: Log) -> int:
         groups = merge_candidates(live, horizon_seconds=horizon)
         if not groups:
             break
-        done, failed = _merge_groups(ledger, groups)
+        done, failed = _merge_groups(ledger, cache, groups)
         merged += done
         for group, error in failed:
             if isinstance(error, CorruptionError) and _all_live(ledger, pipeline_id, group):
@@ -186,28 +181,28 @@ def _merge(ledger: Ledger, spec: Spec, pipeline_id: int, log: Log) -> int:
 
 
 def _merge_groups(
-    ledger: Ledger, groups: list[tuple[IdRun, ...]]
+    ledger: Ledger, cache: FilterCache, groups: list[tuple[IdRun, ...]]
 ) -> tuple[int, list[tuple[tuple[IdRun, ...], SemelError]]]:
     """Merge groups that have no run in common, MERGES_AT_ONCE at a time, until one fails.
 
     Returns the number of merged runs, and the groups that failed.
     """
-    cache = FilterCache(settings.cache_dir())
     waiting = iter(groups)
     failed: list[tuple[tuple[IdRun, ...], SemelError]] = []
 
     def merge_waiting() -> int:
         merged = 0
-        for group in waiting:
-            if failed:
-                break
-            try:
+        try:
+            for group in waiting:
                 failpoints.point("collect.before_merge")
                 merge.merge(ledger, cache, group)
                 failpoints.point("collect.after_merge")
                 merged += len(group)
-            except (RetryableError, CorruptionError) as error:
-                failed.append((group, error))
+        except (RetryableError, CorruptionError) as error:
+            failed.append((group, error))
+        finally:
+            for _ in waiting:  # After an error or an interrupt no other thread begins another.
+                pass
         return merged
 
     more = min(MERGES_AT_ONCE, len(groups)) - 1
