@@ -191,9 +191,7 @@ class _Bench:
     def _semel(self, kind: str, shape: Shape, source: Path) -> Side:
         few = shape.records // _EARLIER_SHARE
         repeats = 0.0 if shape.bursts else shape.repeats  # A burst is in one task of twenty.
-        earlier = replace(
-            shape, records=few, first=shape.records, repeats=repeats, bursts=False
-        )
+        earlier = replace(shape, records=few, first=shape.records, repeats=repeats, bursts=False)
 
         def side(number: int, clock: Clock) -> None:
             arriving = self._fresh("arriving")

@@ -1,4 +1,5 @@
-"""The Spark job of stage: read, classify and write, in three stages. Spark shuffles ids, not rows.
+"""The Spark job of stage: read, classify and write, in three stages. Spark shuffles neither rows
+nor ids, but where the ids lie, and which rows are dropped.
 
 This module decides nothing: the tasks call semel.stage, and the driver gets their reports.
 Known limitation: transforms run in a second job, on the survivors that the first job stored.

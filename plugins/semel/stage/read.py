@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from semel.catalog.ids import HashedIds, hash_ids, join_ids, seconds_of
+from semel.catalog.ids import HashedIds, hash_ids, seconds_of
 from semel.declare import wording
 from semel.declare.parts import Late, RepeatScope
 from semel.errors import ANEW, LimitError, TerminalError
@@ -53,10 +53,12 @@ Write = Callable[[pa.Table], None]
 
 @dataclass(frozen=True, kw_only=True)
 class SplitResult:
-    """The result for a split: its report, and the ids of its valid records (none by position)."""
+    """The result for a split: its report, and the ids of its valid records, in parts in their order
+    (none by position).
+    """
 
     report: SplitReport
-    ids: HashedIds
+    ids: tuple[HashedIds, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +87,8 @@ def read_task(job: StageJob, task: int, *, write: bool) -> TaskResult:
         reports.append(replace(report, spill=spill and spill.path, first_row=row))
         row += report.counts.survivors
     reports[-1] = replace(reports[-1], files=out.close())
-    ids = write_task_ids(job, task, (result.ids for result in results)) if job.judges else []
+    parts = (part for result in results for part in result.ids)
+    ids = write_task_ids(job, task, parts) if job.judges else []
     return TaskResult(reports=reports, ids=ids)
 
 
@@ -114,7 +117,8 @@ def _read_small(
             out.rows(output_columns(job, split, table[rows]))
             out.end_split()
         row = rows.stop
-        results.append(SplitResult(report=report, ids=ids.only(rows)))
+        parts = () if ids is None else (ids.only(rows),)
+        results.append(SplitResult(report=report, ids=parts))
     if spill is not None:
         spill.write(table)
     return results
@@ -132,11 +136,8 @@ def judge_split(job: StageJob, split: Split) -> Iterator["RecordTally"]:
 
 
 def _read(job: StageJob, split: Split, out: TaskFiles, spill: Spill | None) -> SplitResult:
-    reader = _SplitReader(job, split)
-    if spill is None:
-        result = reader.run(lambda table: out.rows(output_columns(job, split, table)), out.letters)
-    else:
-        result = reader.run(spill.write, out.letters)
+    write = spill.write if spill else lambda table: out.rows(output_columns(job, split, table))
+    result = _SplitReader(job, split).run(write, out.letters)
     out.end_split()
     return result
 
@@ -253,7 +254,7 @@ class _SplitReader:
             samples=tally.samples,
             ignored=tally.ignored,
         )
-        return SplitResult(report=report, ids=join_ids(self._ids))
+        return SplitResult(report=report, ids=tuple(self._ids))
 
     def blocks(self) -> Iterator[Block]:
         """The blocks of the split, each with its valid records and the faults of rejected ones.

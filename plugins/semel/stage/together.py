@@ -13,7 +13,7 @@ import pyarrow as pa
 import xxhash
 
 from semel import limits
-from semel.catalog.ids import HashedIds, hash_ids, join_ids
+from semel.catalog.ids import HashedIds, hash_ids
 from semel.declare.parts import RepeatScope
 from semel.formats import declared as formats
 from semel.formats.records import OFFSET, read_split
@@ -28,8 +28,8 @@ from semel.stage.job import StageJob, output_columns
 SMALL_SPLIT_BYTES = 64 << 10
 """Smaller files are read together: opening a parser takes as long as parsing 100 kB (1 ms)."""
 
-Together = tuple[pa.Table, HashedIds, list[SplitReport]]
-"""The valid records of all splits, in the order of splits, with their ids, none by position; then
+Together = tuple[pa.Table, HashedIds | None, list[SplitReport]]
+"""The valid records of all splits, in the order of splits, with their ids (None by position); then
 each split's report. The first report counts undeclared keys for all."""
 
 
@@ -97,7 +97,7 @@ def read_together(job: StageJob, splits: list[Split]) -> Together | None:
             return None
         if job.refused(output_columns(job, splits[0], table)):
             return None
-    ids = join_ids([])
+    ids = None
     if job.judges:
         ids = hash_ids(table, job.spec.record_id, shards=job.shards)
         if not ids.valid.all():
@@ -148,4 +148,3 @@ def _report(
         ),
         parsed_bytes=len(text),
     )
-

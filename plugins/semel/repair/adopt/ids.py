@@ -197,7 +197,8 @@ def _read_again(
         offsets = skip.get(split.claim.source_partition_id, np.zeros(0, np.int64))
         result = read_again(job, split, skip=offsets)
         records += result.report.counts.records_read
-        yield result.ids.h1, result.ids.h2, result.ids.shard, result.report.buckets
+        for ids in result.ids:
+            yield ids.h1, ids.h2, ids.shard, result.report.buckets
     if wanted not in (None, records):
         raise ValueError(f"{records} records, but {wanted} survivors")
 
