@@ -185,7 +185,6 @@ def _report(
                 "rows": rows,
             },
         ],
-        "plots": [],
     }
 
 

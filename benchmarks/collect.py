@@ -59,7 +59,7 @@ def _measure(place: Place, ledger: WatchedLedger, options: Namespace) -> dict[st
         "rows": rows,
     }
     title = "B5: collect"
-    return {"title": title, "headline": headline, "tables": [table], "plots": []}
+    return {"title": title, "headline": headline, "tables": [table]}
 
 
 def _round(

@@ -71,7 +71,7 @@ class _Bench:
             "ratio_compare_position": ratio(found["by position"], "all"),
         }
         title = "B11: a compare beside the batches that it reads again"
-        return {"title": title, "headline": headline, "tables": tables, "plots": []}
+        return {"title": title, "headline": headline, "tables": tables}
 
     def _compared(self, **declared: Any) -> dict[str, list[float]]:
         spec, folder = self._fresh(**declared)

@@ -107,7 +107,6 @@ def _measure(place: Place, servers: str, options: Namespace) -> dict[str, Any]:
             table(f"{options.records:,} rows", found, _NAMES),
             table("processor time of the client", spent, _NAMES),
         ],
-        "plots": [],
     }
 
 

@@ -122,7 +122,6 @@ class _Bench:
             "title": "B11: a topic beside Spark's own connector",
             "headline": headline,
             "tables": [table(title, found, _NAMES)],
-            "plots": [],
         }
 
     def _semel(self, record_id: list[str], expected: int, *, avro: bool = False) -> Side:

@@ -77,7 +77,6 @@ def _measure(place: Place, ledger: WatchedLedger, options: Namespace) -> dict[st
                 "rows": rows,
             }
         ],
-        "plots": [],
     }
 
 
@@ -87,11 +86,14 @@ def _pages(
     now = datetime.now(UTC)
     old = (now - timedelta(days=1000)).date()
     until = old + timedelta(days=99)
+    declared = content.DeclaredPipelines(
+        names=frozenset({daily.name, grown.name}), specs={s.name: s for s in (daily, grown)}
+    )
     os.environ["AIRFLOW_HOME"] = str(place.folder)  # Whose parts the routes import.
     from semel.airflow.page.catalog import catalog_of
 
     return {
-        "Pipelines": lambda: content.overviews(ledger, {daily.name, grown.name}),
+        "Pipelines": lambda: content.overviews(ledger, {daily.name, grown.name}, declared, now),
         "Days, the newest": lambda: days(ledger, daily, None, now=now),
         "Days, of long ago": lambda: days(ledger, daily, None, now=now, since=old, until=until),
         "Days, by commit": lambda: days(ledger, grown, None, now=now),

@@ -69,7 +69,7 @@ class _Bench:
             "ratio_replay_small_files": ratio(small, "replay"),
         }
         title = "B10: a replay beside its batch, with and without the catalog"
-        return {"title": title, "headline": headline, "tables": tables, "plots": []}
+        return {"title": title, "headline": headline, "tables": tables}
 
     def _compared(self, shapes: list[Shape], runs: int) -> dict[str, list[float]]:
         folder = self._fresh("in")

@@ -97,7 +97,7 @@ def _section(report: dict[str, Any], folder: Path) -> str:
     parts = [f"## {report['title']}\n", f"`{report['command']}`; {report['machine']}.\n"]
     for table in report["tables"]:
         parts += [f"{table['title']}:\n", _table(table["columns"], table["rows"])]
-    for number, described in enumerate(report["plots"], start=1):
+    for number, described in enumerate(report.get("plots", ()), start=1):
         name = f"{report['benchmark']}-{number}.svg"
         (folder / name).write_text(plot.svg(described), encoding="utf-8")
         parts.append(f"![{described['title']}]({folder.name}/{name})\n")

@@ -56,6 +56,9 @@ class Spooled:
         """Let what is pulled from now on be delivered again after so long."""
         raise NotImplementedError
 
+    def keep(self, queue: Queue, handles: Sequence[str]) -> None:
+        """Hold messages that this queue has just delivered for as long as `hold_for` says."""
+
     def empty(self) -> bool:
         """Whether all messages are acknowledged."""
         raise NotImplementedError
@@ -154,6 +157,9 @@ class PubsubLine(Spooled):
 
     def hold_for(self, seconds: int) -> None:
         self.pubsub.hold(self.subscription, seconds)
+
+    def keep(self, queue: Queue, handles: Sequence[str]) -> None:
+        queue.extend(handles)
 
     def empty(self) -> bool:
         return self._drained

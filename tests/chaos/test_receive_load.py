@@ -59,6 +59,7 @@ def steal(line: Spooled, total: int, hold_seconds: int) -> None:
         while len(held) < total:
             found = queue.pull(PULL, 8 << 20, 5)
             assert len(found), f"{len(held)} of {total} were taken {DELIVERIES - 1} times"
+            line.keep(queue, found.handles)
             taken.update(found.ids)
             last = [taken[name] >= DELIVERIES - 1 for name in found.ids]
             held += [handle for handle, done in zip(found.handles, last, strict=True) if done]
@@ -89,7 +90,7 @@ def line(
     if kind == "nats":
         return Line(bench, server, ack_wait=LONG_SECONDS, pending=2 * total)
     if kind == "pubsub":
-        return PubsubLine(bench, server, LONG_SECONDS)
+        return PubsubLine(bench, server, HOLD_SECONDS[kind])
     monkeypatch.setenv("AIRFLOW_CONN_AWS_TESTS", json.dumps(CONNECTION))
     return SqsLine(bench, server, LONG_SECONDS)
 
