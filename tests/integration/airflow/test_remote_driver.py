@@ -4,11 +4,12 @@ In the place of spark-submit stands a program that runs the batch in a process o
 local engine, and returns nothing but an exit code: the answer is the ledger's alone.
 """
 
+import gc
 import json
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ program = next(at for at, word in enumerate(sys.argv) if word.endswith("stage_ba
 sys.stdout = sys.stderr = open(os.devnull, "w")
 sys.exit(stage_batch.main(sys.argv[program + 1:]))
 """
+
+
+@pytest.fixture(autouse=True)
+def no_open_pipes() -> Iterator[None]:
+    """A pipe of this test's hooks does not fail a later test, which has no filter."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture
