@@ -13,6 +13,7 @@ import pytest
 from fixtures.airflow.dags import BEHIND_DAYS, BY_INTERVAL, OF_TOPICS, parsed, write
 from fixtures.airflow.tasks import task_ends
 from semel import pipeline
+from semel.declare import yaml
 from semel.errors import RetryableError, TerminalError
 from semel.pipeline.spec import Spec
 
@@ -229,6 +230,26 @@ def test_the_plugin_loader_leaves_the_library_alone(found: dict[str, Any]) -> No
     """Airflow has the plugin, by its entry point, and runs no module of semel under a bare name."""
     assert "semel" in found["plugins"]
     assert found["bare"] == []
+
+
+def test_a_task_costs_no_more_because_the_folder_has_many_pipelines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task's process reads the YAML of its own pipeline, and of no other."""
+    from semel.airflow import factory
+
+    for name in ("clicks", "days", "weeks"):
+        write(tmp_path, name)
+    monkeypatch.setenv("SEMEL_HOME", str(tmp_path))
+    monkeypatch.setenv("SEMEL_DATA_ROOTS", str(tmp_path / "data"))
+    parsed_texts, plain = [], yaml._document
+    monkeypatch.setattr(yaml, "_document", lambda *a: (parsed_texts.append(a[0].name), plain(*a))[1])
+    task = SimpleNamespace(dag_id="days")
+    monkeypatch.setattr(factory, "get_parsing_context", lambda: task)
+    assert set(factory.dags(tmp_path, "semel_collect")) == {"days"}
+    assert set(parsed_texts) == {"days.yaml"}
+    task.dag_id = "elsewhere"
+    assert factory.dags(tmp_path, "semel_collect") == {}
 
 
 @pytest.mark.rest

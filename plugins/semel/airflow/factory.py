@@ -5,6 +5,7 @@ An invalid file must take down only its own pipeline. Airflow records import err
 and sets all DAGs of such a file stale, so semel raises them in a DAG file without DAGs.
 """
 
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from semel.declare.durations import format_duration
 from semel.declare.parts import Select
 from semel.declare.yaml import declared_name
 from semel.errors import SpecError
+from semel.pipeline import UnknownPipelineError
 from semel.pipeline.spec import UPSTREAM, Spec
 
 COLLECT_SCHEDULE = "17 * * * *"
@@ -57,19 +59,19 @@ def dags(folder: Path | None, collect: str) -> dict[str, DAG]:
     """
     surroundings.find_folders()
     task_dag = get_parsing_context().dag_id
+    if task_dag not in (None, collect):
+        with suppress(UnknownPipelineError):
+            return {task_dag: pipeline_dag(pipeline.find(task_dag, folder), folder)}
+        return {}
     names = _declared_names(folder)
     if collect in names:
         raise SpecError(
             f"a pipeline has the name of the DAG that collects, {collect!r}. Give that DAG another "
             "one: dags(globals(), collect=\"collect_pipelines\")"
         )
-    by_id = {}
-    if task_dag in names:
-        by_id = {task_dag: pipeline_dag(pipeline.find(task_dag, folder), folder)}
-    elif not task_dag:
-        by_id = {spec.name: pipeline_dag(spec, folder) for spec in load_pipelines(folder)[0]}
-    if task_dag in (None, collect):
-        by_id[collect] = collect_dag(names, folder, collect)
+    by_id = {collect: collect_dag(names, folder, collect)}
+    if not task_dag:
+        by_id |= {spec.name: pipeline_dag(spec, folder) for spec in load_pipelines(folder)[0]}
     return by_id
 
 
