@@ -1,5 +1,6 @@
-"""The Spark job of stage: read, classify and write, in three stages. Spark shuffles neither rows
-nor ids, but where the ids lie, and which rows are dropped.
+"""The Spark job of stage: read, classify and write, in three stages of Spark, or all in one task if
+the batch is small. Spark shuffles neither rows nor ids, but where the ids lie, and which rows are
+dropped.
 
 This module decides nothing: the tasks call semel.stage, and the driver gets their reports.
 Known limitation: transforms run in a second job, on the survivors that the first job stored.
@@ -8,6 +9,7 @@ Known limitation: transforms run in a second job, on the survivors that the firs
 import re
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -110,6 +112,7 @@ class PlanNode(StrEnum):
     classify = "semel.classify"
     mark_kept = "semel.mark_kept"
     write_kept = "semel.write_kept"
+    read_to_write = "semel.read_to_write"
     survivors = "semel.survivors"
     write_rows = "semel.write_rows"
 
@@ -154,6 +157,8 @@ class SparkEngine:
         tasks = self.session.range(0, job.tasks, 1, job.tasks)
         if not job.judges:
             return tasks.mapInArrow(_read_only(job, write), _REPORTS)
+        if job.is_small:
+            return tasks.mapInArrow(_read_to_write(job, write), _REPORTS)
         return (
             tasks.mapInArrow(_read(job), _READ)
             .repartition(job.shards, "key")
@@ -427,6 +432,18 @@ def _write(job: StageJob, write: bool) -> Task:
         yield from _batches(_REPORTS, [(pack_reports(reports),)])
 
     task.__name__ = (PlanNode.write_kept if write else PlanNode.mark_kept).value
+    return task
+
+
+def _read_to_write(job: StageJob, write: bool) -> Task:
+    """The functions of the three stages, one after the other. Each shard is a row of the only task."""
+    read, classify, write_kept = _read(job), _classify(job), _write(job, write)
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        places = (batch.slice(at, 1) for batch in read(batches) for at in range(batch.num_rows))
+        yield from write_kept(chain.from_iterable(classify(iter([place])) for place in places))
+
+    task.__name__ = PlanNode.read_to_write.value
     return task
 
 

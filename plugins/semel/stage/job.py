@@ -121,6 +121,16 @@ class StageJob:
         """The number of read tasks; there are as many write tasks."""
         return len(self.splits.tasks)
 
+    @property
+    def is_small(self) -> bool:
+        """Whether one task reads, classifies and writes the batch: for so few records, a stage of
+        Spark and a task for each shard take longer than the work in them.
+        """
+        if self.tasks != 1:
+            return False
+        size = sum(split.end - split.start for split in self.splits)
+        return size <= self.source.split_size * SMALL_MAX
+
     def splits_of_task(self, task: int) -> tuple[Split, ...]:
         """The splits of a task, in source order."""
         return self.splits.of_task(task)
@@ -174,6 +184,9 @@ def splits_for(source: Source, claims: Sequence[Claim], split_bytes: int) -> Spl
     whole = {claim.ordinal for claim in claims if source.is_whole(claim)}
     return splits_of(list(claims), split_bytes, whole=whole)
 
+
+SMALL_MAX = 1 / 8
+"""The share of a split, by the size that the source counts, up to which a batch is small."""
 
 EARLY_SPREAD_MAX = 1 / 8
 """A task with duplicates takes twice as long if it has written early; any other one saves an eighth

@@ -22,7 +22,7 @@ PRELOADED = (
     "semel.airflow.factory", "semel.airflow.spark", "semel.plan", "semel.stage", "semel.commit",
     "semel.finalize", "semel.collect", "semel.runs.replay", "semel.reports.summary",
     "semel.reports.completeness",
-    "semel.spark.session",
+    "semel.spark.session", "semel.sources.files.source", "semel.sinks.files.sink",
     "pyspark.sql.connect.session",
 )  # fmt: skip
 """Modules that a task imports, at its start or later. The executor imports them before it forks, so

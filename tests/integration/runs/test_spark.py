@@ -12,10 +12,16 @@ from semel.reader import dataset
 from semel.runs.run import run_batch
 from semel.sources.files.source import FilesSource
 from semel.spark.engine import SparkEngine
+from semel.stage import job
 
 
 @pytest.mark.parametrize(
-    ("split_bytes", "reads"), [(None, "3 splits in 1 task"), (50_000, "6 splits in 6 tasks")]
+    ("split_bytes", "small", "reads"),
+    [
+        (None, 1 / 8, "3 splits in 1 task"),
+        (None, 0, "3 splits in 1 task"),
+        (50_000, 1 / 8, "6 splits in 6 tasks"),
+    ],
 )
 def test_spark_gives_what_the_steps_give(
     bench: Workbench,
@@ -23,11 +29,13 @@ def test_spark_gives_what_the_steps_give(
     spark_engine: SparkEngine,
     monkeypatch: pytest.MonkeyPatch,
     split_bytes: int | None,
+    small: float,
     reads: str,
 ) -> None:
-    """Several splits a task, and several tasks a file, through both shuffles: each record is once
-    in output or drops.
+    """Several splits a task, and several tasks a file, through both shuffles or all in one task:
+    each record is once in output or drops.
     """
+    monkeypatch.setattr(job, "SMALL_MAX", small)
     if split_bytes:
         monkeypatch.setattr(FilesSource, "split_size", split_bytes)
     spec = bench.spec(sink={"position_columns": True})
