@@ -285,8 +285,8 @@ def quiet(_: str) -> None:
 def save(name: str, options: argparse.Namespace, report: dict[str, Any], *, part: str = "") -> None:
     """Write a benchmark's JSON, and print its headline as the last line.
 
-    `report` holds `title`, `headline`, the `tables` that results.py shows, and its `plots` if any. `part`
-    keeps several runs of one benchmark apart.
+    `report` holds `title`, `headline`, the `tables` that results.py shows, and its `plots` if any.
+    `part` keeps several runs of one benchmark apart.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     machine = f"{len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB, {platform.machine()}"

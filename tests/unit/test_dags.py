@@ -243,7 +243,12 @@ def test_a_task_costs_no_more_because_the_folder_has_many_pipelines(
     monkeypatch.setenv("SEMEL_HOME", str(tmp_path))
     monkeypatch.setenv("SEMEL_DATA_ROOTS", str(tmp_path / "data"))
     parsed_texts, plain = [], yaml._document
-    monkeypatch.setattr(yaml, "_document", lambda *a: (parsed_texts.append(a[0].name), plain(*a))[1])
+
+    def parse(path: Path, text: str) -> yaml.Document:
+        parsed_texts.append(path.name)
+        return plain(path, text)
+
+    monkeypatch.setattr(yaml, "_document", parse)
     task = SimpleNamespace(dag_id="days")
     monkeypatch.setattr(factory, "get_parsing_context", lambda: task)
     assert set(factory.dags(tmp_path, "semel_collect")) == {"days"}

@@ -439,7 +439,7 @@ def _write(job: StageJob, write: bool) -> Task:
 
 
 def _read_to_write(job: StageJob, write: bool) -> Task:
-    """The functions of the three stages, one after the other. Each shard is a row of the only task."""
+    """The functions of the three stages, one after the other. A shard is a row of the only task."""
     read, classify, write_kept = _read(job), _classify(job), _write(job, write)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
