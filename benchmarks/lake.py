@@ -67,8 +67,7 @@ def main() -> None:
             title, found, ratios = _PARTS[name](place, s3, options)
             tables.append(table(title, found, _NAMES))
             headline |= {key: ratio(found, *sides) for key, sides in ratios.items()}
-    report = {"title": "B16: objects and Delta", "headline": headline, "tables": tables,
-              "plots": []}  # fmt: skip
+    report = {"title": "B16: objects and Delta", "headline": headline, "tables": tables}
     harness.save("lake", options, report)
 
 

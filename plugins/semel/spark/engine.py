@@ -152,15 +152,12 @@ class SparkEngine:
         except JOB_FAILURES as error:
             raise translate_error(error, samples=samples) from (error if samples else None)
 
-    def report_query(self, job: StageJob, *, write: bool, small: bool = False) -> DataFrame:
-        """The first query of a job: a report of each split. With `write` it writes rows too.
-
-        `small`: whether the job's only task does all three stages.
-        """
+    def report_query(self, job: StageJob, *, write: bool) -> DataFrame:
+        """The first query of a job: a report of each split. With `write` it writes rows too."""
         tasks = self.session.range(0, job.tasks, 1, job.tasks)
         if not job.judges:
             return tasks.mapInArrow(_read_only(job, write), _REPORTS)
-        if small:
+        if job.is_small:
             return tasks.mapInArrow(_read_to_write(job, write), _REPORTS)
         return (
             tasks.mapInArrow(_read(job), _READ)
@@ -195,7 +192,7 @@ class SparkEngine:
         return frame.mapInArrow(_write_rows(job, schema), _WRITTEN), schema
 
     def _reports(self, job: StageJob, *, write: bool) -> list[SplitReport]:
-        query = self.report_query(job, write=write, small=job.is_small)
+        query = self.report_query(job, write=write)
         reports = [one for row in query.collect() for one in unpack_reports(bytes(row["reports"]))]
         reports.sort(key=lambda report: report.split)
         _check_each_once("split", [report.split for report in reports], len(job.splits), job)

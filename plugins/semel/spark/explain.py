@@ -155,14 +155,15 @@ def explain(spec: Spec, engine: SparkEngine) -> BatchPlan:
 
 
 def _job(spec: Spec, tasks: int) -> StageJob:
-    """A job with this number of tasks, over invented claims."""
-    values = {"name": "", "identity": "", "start": 0, "end": 1, "evidence": {}}
+    """A job with this number of tasks, over invented claims of a whole split each."""
+    source = open_source(spec)
+    values = {"name": "", "identity": "", "start": 0, "end": source.split_size, "evidence": {}}
     claims = [Claim(ordinal=n, source_partition_id=n, **values) for n in range(tasks)]
     job = StageJob.apart(
-        spec, open_source(spec), (), batch_id=0, shards=spec.dedup.shards, now_seconds=0,
+        spec, source, (), batch_id=0, shards=spec.dedup.shards, now_seconds=0,
         bucket_seconds=spec.bucket_seconds, code=provenance.read_code(spec).texts,
     )  # fmt: skip
-    return replace(job, splits=splits_of(claims, 1, whole=set()))
+    return replace(job, splits=splits_of(claims, source.split_size, whole=set()))
 
 
 def _queries(
