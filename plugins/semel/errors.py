@@ -123,6 +123,10 @@ class ArchiveUnseenError(TerminalError):
     rule = ("semel check {pipeline}", "semel check")
 
 
+class ReplacedError(RetryableError):
+    """Another process has replaced an object since this one read it."""
+
+
 class AttemptLostError(RetryableError):
     """This attempt lost: another one won, or its records overlap with a newer commit."""
 

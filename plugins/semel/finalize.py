@@ -9,16 +9,15 @@ are removed.
 import json
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 
 import pyarrow as pa
 import xxhash
 from sqlalchemy import Connection
 
-from semel import failpoints
+from semel import failpoints, storage
 from semel.archive import layout, ownership, provenance, write_marker
 from semel.declare.parts import Select
-from semel.errors import AGAIN, ANEW, CorruptionError, RetryableError, StateError
+from semel.errors import AGAIN, ANEW, CorruptionError, ReplacedError, RetryableError, StateError
 from semel.ledger import Ledger, Row, pipelines, row, rows
 from semel.ledger.batches import pipeline_and_batch
 from semel.model.arrow import arrow_type
@@ -29,9 +28,9 @@ from semel.pipeline.opening import acknowledge_stored, open_stored
 from semel.pipeline.spec import Spec
 from semel.plan import covered, event_time
 from semel.sinks import CommittedBatch, FinalizeAction, Sink, judge
-from semel.sinks.linked import HardLinkPublisher, LinkedFiles
+from semel.sinks.linked import Publisher, LinkedFiles
 from semel.sources import SettledPartition
-from semel.storage import remove_folder
+from semel.storage import ArchivePath, remove_folder
 
 _ROUNDS_MAX = 8  # A twin can move files under us at most a few times.
 
@@ -45,8 +44,8 @@ class Finalized:
     batch: Batch
     found: bool
     counts: Counts
-    marker: Path | None = None
-    kept: dict[str, Path] = field(default_factory=dict)
+    marker: ArchivePath | None = None
+    kept: dict[str, ArchivePath] = field(default_factory=dict)
     note: str | None = None
     """The failure of the acknowledgement to the source, if it failed."""
 
@@ -65,15 +64,15 @@ def finalize(
         if result.found:
             return result
         return replace(result, note=_acknowledge(ledger, spec, result.batch))
-    except (OSError, CorruptionError) as error:
+    except (OSError, CorruptionError, ReplacedError) as error:
         # Keeps F9. Files may be missing because a twin has finished: it removes the staged names,
-        # and a later replay removes replaced output.
+        # and a later replay removes replaced output, or has replaced the marker.
         with ledger.transaction() as connection:
             now = row(connection, "finalize", "batch_status", batch_id=batch_id)
         if now["status"] == BatchStatus.FINALIZED:
             return _finalize(ledger, spec, batch_id, accepting=accepting)
         if not isinstance(error, OSError):
-            # The class's next step is the audit, which does not see a batch without a marker.
+            # CorruptionError's next step is the audit, which does not see a batch without a marker.
             error.next = error.next or AGAIN
             raise
         raise RetryableError(
@@ -105,7 +104,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         stored = Spec.from_json(batch.spec)
         now = event_time.frontier(connection, stored, pipeline.pipeline_id, batch_id)
     counts = Counts.from_row(won)
-    root = Path(pipeline.archive_path)
+    root = storage.at(pipeline.archive_path)
     marker = layout.marker(root, batch.root)
     result = Finalized(
         batch=batch,
@@ -135,7 +134,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         if accepting:
             sink.publish_accepting(output, lambda rows: write_marker.write_refused(refused, rows))
         # Keeps F5.
-        publish(sink, HardLinkPublisher(root, links), output, files, links)
+        publish(sink, Publisher(root, links), output, files, links)
         count = sink.count_refused(output)
     failpoints.point("finalize.after_publish")
     content = write_marker.marker_content(spec, pipeline, batch, won, counts, files, times)
@@ -228,7 +227,7 @@ def _committed_batch(
 
 
 def publish(
-    sink: Sink, archive: HardLinkPublisher, won: CommittedBatch, files: list[ManifestFile],
+    sink: Sink, archive: Publisher, won: CommittedBatch, files: list[ManifestFile],
     links: LinkedFiles,
 ) -> None:
     """Make a batch visible and durable, or raise before touching anything.

@@ -22,6 +22,8 @@ HOME_VARIABLE = "SEMEL_HOME"
 PIPELINES_VARIABLE = "SEMEL_PIPELINES_DIR"
 TRANSFORMS_VARIABLE = "SEMEL_TRANSFORMS_DIR"
 DATA_VARIABLE = "SEMEL_DATA_ROOTS"
+ARCHIVES_VARIABLE = "SEMEL_ARCHIVES"
+ARCHIVES_CONNECTION_VARIABLE = "SEMEL_ARCHIVES_CONNECTION"
 AIRFLOW_VARIABLE = "AIRFLOW__API__BASE_URL"
 
 airflow_variables: dict[str, str] = {}
@@ -150,6 +152,18 @@ def data_roots() -> list[Path]:
     named = _variable(DATA_VARIABLE)
     roots = named.split(os.pathsep) if named else [str(home() / "data")]
     return [Path(root).resolve() for root in roots if root]
+
+
+def archives() -> str | None:
+    """The URL below which pipelines have their archives (SEMEL_ARCHIVES); None: in folders."""
+    return _setting(ARCHIVES_VARIABLE)
+
+
+def archives_connection() -> str | None:
+    """The Airflow connection to the store of archives (SEMEL_ARCHIVES_CONNECTION). None: the
+    machine's own credentials.
+    """
+    return _setting(ARCHIVES_CONNECTION_VARIABLE)
 
 
 _resolved: ContextVar[dict[str, Path] | None] = ContextVar("resolved", default=None)

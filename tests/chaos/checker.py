@@ -17,6 +17,7 @@ import xxhash
 from fixtures.kinds import landed_of
 from semel.archive import layout
 from semel.pipeline.spec import Spec
+from semel.storage import ArchivePath, files_below
 
 Position = tuple[str, int]
 
@@ -31,7 +32,7 @@ class Found:
     claims: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     order: dict[str, list[tuple[int, int, tuple[int, int]]]] = field(default_factory=dict)
     """By path: start and end of a claim, and the place of its records in the order of commits."""
-    files: set[Path] = field(default_factory=set)
+    files: set[ArchivePath] = field(default_factory=set)
     generations: dict[int, int] = field(default_factory=dict)
     """By batch: which output of it the marker lists."""
     left: dict[int, list[Position]] = field(default_factory=dict)
@@ -86,7 +87,7 @@ def _read(spec: Spec) -> Found:
     roots = {"sink": spec.sink_path(), "archive": layout.archive_folder(spec)}
     landed = None if roots["sink"] else landed_of(spec)
     for path in sorted((roots["archive"] / "markers").glob("b*.json")):
-        marker = json.loads(path.read_text())
+        marker = json.loads(path.read_bytes())
         places.append(marker["commit_seq"])
         found.generations[marker["batch_id"]] = marker.get("generation", 1)
         claims = _claims(roots["archive"], marker)
@@ -113,7 +114,7 @@ def _read(spec: Spec) -> Found:
         _admit(found, marker, *taken)
     if landed:
         for path in sorted((roots["archive"] / "replaced").glob("b*.json")):
-            landed.take_replaced(json.loads(path.read_text()))
+            landed.take_replaced(json.loads(path.read_bytes()))
         landed.assert_all_taken()
     assert sorted(places) == list(range(1, len(places) + 1)), f"places of commits: {places}"
     return found
@@ -201,9 +202,8 @@ def _assert_nothing_else(spec: Spec, found: Found) -> None:
     there = {
         path
         for root in filter(None, (spec.sink_path(), own))
-        for path in root.rglob("*")
-        if path.is_file()
-        and not path.is_relative_to(own / "staging")
+        for path in files_below(root)
+        if not path.is_relative_to(own / "staging")
         and path.parent != own / "markers"
         and not (path.is_relative_to(own) and path.name.startswith("."))
     }
@@ -214,7 +214,7 @@ def _assert_nothing_else(spec: Spec, found: Found) -> None:
     }
     there -= _replaced(spec, markers, there)
     lists = set((own / "ids").glob("b*.json"))
-    taught = {own / file["path"] for path in lists for file in json.loads(path.read_text())["files"]}
+    taught = {own / file["path"] for path in lists for file in json.loads(path.read_bytes())["files"]}
     listed = {*found.files, *markers, *lists, *taught}
     assert there == listed, "a file that no marker lists, or a listed one that is not there"
 
@@ -223,7 +223,7 @@ def _replaced(spec: Spec, markers: dict[Path, tuple[int, int]], there: set[Path]
     """The output files that are there of replaced generations: of each one all, or none."""
     old: set[Path] = set()
     for path, of in markers.items():
-        marker = json.loads(path.read_text())
+        marker = json.loads(path.read_bytes())
         assert (marker["batch_id"], marker.get("generation", 1)) == of, path
         if spec.sink_path():
             data = (file["path"] for file in marker["files"] if file["kind"] == "data")

@@ -25,6 +25,7 @@ from semel.model.batch import Batch
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.stage import stage
+from semel.storage import ArchivePath, names_of_names
 
 
 class Scene:
@@ -145,8 +146,9 @@ def attempts(ledger: Ledger, batch_id: int) -> list[str]:
     return [row["status"] for row in sql(ledger, text, batch=batch_id)]
 
 
-def staged_folders(spec: Spec) -> list[Path]:
-    return sorted(layout.staging(layout.archive_folder(spec)).glob("b*/f*"))
+def staged_folders(spec: Spec) -> list[ArchivePath]:
+    staging = layout.staging(layout.archive_folder(spec))
+    return [staging / name for name in sorted(names_of_names(staging)) if name[0] == "b"]
 
 
 def manifest(ledger: Ledger, batch_id: int) -> list[tuple[Path, Path]]:
@@ -212,7 +214,7 @@ def waiting(scene: Scene, request: str, root: int = ROOT) -> int:
     return replays.waiting(scene.ledger, scene.spec, root, request)
 
 
-def marker(scene: Scene, root: int = ROOT) -> Path:
+def marker(scene: Scene, root: int = ROOT) -> ArchivePath:
     return layout.marker(layout.archive_folder(scene.spec), root)
 
 

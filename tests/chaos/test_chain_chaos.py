@@ -124,7 +124,7 @@ def test_the_end_is_that_of_a_rebuild(bench: Workbench, ledger: Ledger, turn: in
 
 
 # Attacks CH2, R1.
-@pytest.mark.parametrize("point", ["finalize.after_publish", "finalize.before_rename"])
+@pytest.mark.parametrize("point", ["finalize.after_publish", "storage.before_swap"])
 def test_half_of_a_replay_is_not_read(bench: Workbench, ledger: Ledger, point: str) -> None:
     """Its files lie in the folder of the output, where a listing shows them; no marker does."""
     chain = Chain(bench, ledger, SEED)
@@ -178,4 +178,4 @@ def test_a_replay_dies_at_each_point(bench: Workbench, ledger: Ledger) -> None:
         assert run(ledger, a, "next").plan.refusals == ()
     settled(a)
     assert {"replay.after_write", "stage.after_seal", "commit.before_win"} < set(passed)
-    assert {"finalize.before_rename", "finalize.after_rename"} < set(passed)
+    assert {"storage.before_swap", "storage.after_swap"} < set(passed)

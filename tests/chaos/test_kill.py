@@ -19,7 +19,7 @@ from fixtures.batches.account import committed, run, sql
 from fixtures.batches.faults import Child, Children, replaying
 from fixtures.batches.replays import hours_pass
 from fixtures.batches.workbench import Workbench, events
-from fixtures.kinds import SINKS
+from fixtures.kinds import SINKS, points_of
 from fixtures.postgres.server import lose
 from fixtures.postgres.warehouse import Warehouse
 from fixtures.postgres.wire import Wire
@@ -29,6 +29,7 @@ from semel.errors import RetryableError
 from semel.ledger import Ledger
 from semel.plan import plan
 from semel.repair.accept import accept_columns
+from semel.storage import folder
 from tiers import SEED
 
 PACKAGE = Path(failpoints.__file__).parent
@@ -44,7 +45,9 @@ REFUSED = 57
 
 FLOOR = ("collect.before_floor", "collect.after_floor")
 LEASE = ("commit.before_lease", "commit.after_lease")
-IN_COLLECT = ("storage.before_rmtree", "storage.after_rmtree")
+IN_COLLECT = (
+    "storage.before_rmtree", "storage.after_rmtree", "store.before_delete", "store.after_delete",
+)  # fmt: skip
 TWIN_STANDS = "stage.after_sync"
 SCRIPT_OF = {
     "collect": "collecting", "abandon": "abandoning", "accept": "accepting", "adopt": "adopting",
@@ -60,7 +63,10 @@ ACCEPTED = "sink.before_accepted"
 OF_TABLES = ("sink.before_commit", ACCEPTED)
 """What only a sink in a database passes."""
 
-REPLACES = ("finalize.before_replace", "finalize.before_rename", "finalize.after_rename")
+REPLACES = (
+    "finalize.before_replace", "storage.before_swap", "storage.after_swap",
+    "store.before_overwrite", "store.after_overwrite",
+)  # fmt: skip
 OF_REPLAYS = (
     "replay.before_write", "replay.after_write", *REPLACES, "collect.before_removed",
     "collect.after_removed", "requarantine.before_write", "requarantine.after_write",
@@ -86,10 +92,14 @@ OF_UPSERT = ("finalize", "sink")
 """All else is the same in both modes of a table, and where a service is the sink."""
 
 
+OF_STORED = (*IN_REPLAYS, "store", "adopt", "collect", "exact", "replay", "requarantine")
+"""The verbs that touch an archive."""
+
+
 def scripts(sink: str, point: str) -> list[str]:
     """Whose death at a point is tried."""
     verb = point.partition(".")[0]
-    if verb in ELSEWHERE:
+    if verb in ELSEWHERE or verb == "store" and not SINKS[sink].stored:
         return []
     if point == ACCEPTED:
         return ["refusing"]
@@ -101,7 +111,7 @@ def scripts(sink: str, point: str) -> list[str]:
     if point in IN_COLLECT:
         found.append("collecting")
     not_passed = (*NOT_IN_REPLAYS, *LEASE, *(LINKS if sink != "files" else ()))
-    if SINKS[sink].takes_replays and verb in IN_REPLAYS and point not in not_passed:
+    if SINKS[sink].takes_replays and verb in (*IN_REPLAYS, "store") and point not in not_passed:
         found.append("replaying")
     return found
 
@@ -115,6 +125,9 @@ def points(sink: str) -> list[str]:
         return passed
     if sink == "append":
         return [point for point in passed if not point.startswith("requarantine.")]
+    if SINKS[sink].stored:
+        passed = [point for point in passed if point not in points_of(folder)]
+        return [point for point in passed if point.partition(".")[0] in OF_STORED]
     passed = [point for point in passed if point not in OF_REPLAYS]
     return [point for point in passed if point.partition(".")[0] in OF_UPSERT]
 

@@ -51,8 +51,8 @@ OF_A_REPLAY = [
     ("finalize.before_replace", 1),
     *OF_THE_FIRST,
     ("storage.before_create", 2),
-    ("finalize.before_rename", 1),
-    ("finalize.after_rename", 1),
+    ("storage.before_swap", 1),
+    ("storage.after_swap", 1),
 ]
 """What finalize of a replay passes: it keeps a marker, then writes one and renames it."""
 
@@ -60,7 +60,7 @@ OF_A_TABLE = (
     "finalize.before_publish", "finalize.after_look", "sink.before_publish", "sink.after_publish",
     "finalize.after_publish", "finalize.after_mark",
 )  # fmt: skip
-REPLACES = ("finalize.before_replace", "finalize.before_rename")
+REPLACES = ("finalize.before_replace", "storage.before_swap")
 
 BESIDE = {
     "stage": [
@@ -69,7 +69,7 @@ BESIDE = {
     ],
     "finalize": [
         "commit.after_win", "finalize.before_publish", "finalize.before_replace",
-        "finalize.before_rename", "finalize.after_rename", "finalize.after_finalized",
+        "storage.before_swap", "storage.after_swap", "finalize.after_finalized",
     ],
 }  # fmt: skip
 """Where a replay stands still, one after the other: each replay of a scene costs less than a scene.
@@ -259,7 +259,7 @@ def test_what_a_replay_replaces_outlasts_a_loss_of_power(
     seen: list[str] = []
 
     def renaming() -> None:
-        (new,) = layout.staging(layout.archive_folder(scene.spec)).glob("b*/f*/marker-*.json")
+        (new,) = layout.staging(layout.archive_folder(scene.spec)).glob("b*/f*/.b*.json.*")
         files = [f for f in json.loads(new.read_bytes())["files"] if f["kind"] == "data"]
         assert files and all(disk.keeps(scene.spec.sink_path() / f["path"]) for f in files)
         assert disk.holds(new) and disk.keeps(kept(scene, 1))
@@ -278,7 +278,7 @@ def test_what_a_replay_replaces_outlasts_a_loss_of_power(
     with dies_at("storage.after_publish"):  # It is kept, and its folder not yet fsynced.
         finalized(scene, number)
     assert kept(scene, 1).exists() and not disk.keeps(kept(scene, 1))
-    with failpoints.armed("finalize.before_rename", renaming), dies_at("finalize.after_rename"):
+    with failpoints.armed("storage.before_swap", renaming), dies_at("storage.after_swap"):
         finalized(scene, number)
     assert shown(scene)["generation"] == 2 and not disk.keeps(marker(scene))
     with failpoints.armed("finalize.before_finalized", finishing):
@@ -315,7 +315,7 @@ def test_files_go_when_nobody_can_be_reading_them(scene: Scene) -> None:
         assert all(path.exists() for path in old)
 
     number = waiting(scene, "x")
-    for point in ("finalize.before_replace", "finalize.before_rename", "finalize.after_rename"):
+    for point in ("finalize.before_replace", "storage.before_swap", "storage.after_swap"):
         with failpoints.armed(point, stay) as fault, dies_at(point):
             finalized(scene, number)
         assert fault.hit

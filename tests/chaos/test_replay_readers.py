@@ -86,7 +86,7 @@ def test_a_reader_at_each_point(scene: Scene, monkeypatch: pytest.MonkeyPatch) -
         hours_pass(scene.ledger)
         collecting(scene.ledger, scene.spec)
     assert seen == {"own": numbers, "duckdb": numbers}
-    wanted = {"finalize.before_replace", "finalize.before_rename", "collect.after_removed"}
+    wanted = {"finalize.before_replace", "storage.before_swap", "collect.after_removed"}
     assert wanted <= set(passed)
     scene.check()
 

@@ -42,8 +42,8 @@ OF_REPLAYS = [
     "stage.after_seal",
     "commit.after_win",
     "finalize.before_replace",
-    "finalize.before_rename",
-    "finalize.after_rename",
+    "storage.before_swap",
+    "storage.after_swap",
 ]
 
 
@@ -155,7 +155,7 @@ def test_a_replay_beside_an_admission(letters: Scene, point: str) -> None:
 
 
 # Attacks RP9, RP5.
-@pytest.mark.parametrize("point", ["finalize.after_rename", "finalize.after_mark"])
+@pytest.mark.parametrize("point", ["storage.after_swap", "finalize.after_mark"])
 def test_an_admission_behind_a_finalizer_that_died(letters: Scene, point: str) -> None:
     """The marker is replaced, and `finalized` not written: no backup is asked for."""
     number = waiting(letters, "x", ROOT)

@@ -136,7 +136,7 @@ def test_remove_folder_meets_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             Path(path).unlink(missing_ok=True)
         return lstat(path, **options)
 
-    monkeypatch.setattr("semel.storage.os.lstat", gone_first)
+    monkeypatch.setattr("semel.storage.folder.os.lstat", gone_first)
     remove_folder(folder)
     assert not folder.exists()
 

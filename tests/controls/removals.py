@@ -230,7 +230,7 @@ LOADS = "sinks.bigquery.landing"
 COMMITS = "sinks.delta.landing"
 READING = "sources.kafka.messages:READER_CONFIG"
 MESSAGES = "sources.kafka.messages:messages"
-POINT = "\n        failpoints.point('finalize.before_rename')\n        "
+POINT = "\n        failpoints.point('storage.before_swap')\n        "
 KEY = "(table_name, pipeline, batch_id)"
 TOLD = "CAST(:forgotten AS int8multirange)"
 ASIDE = 'path.with_name(f"b99999999.json")'
@@ -309,6 +309,26 @@ OF_SECONDS: dict[str, Removal] = {
         "sinks.objects.sink:ObjectsSink._put",
         "xxhash.xxh3_128_hexdigest(data) != file.checksum",
     ),
+    "a name of an archive is put where none is": code(
+        "storage.store:_create", "store.create(key.key, data, {CHECKSUM: checksum})",
+        new='(store._put(key.key, data, {CHECKSUM: checksum}, "overwrite") is None)',
+    ),
+    "a put that failed is none":
+        other("storage.store:Upload.__exit__", lambda _: lambda file, *_: file.close()),
+    "a lost answer is one's own put": code(
+        "storage.store:_create", "(head.size, about.get(CHECKSUM)) != (len(data), checksum)",
+        new="True",
+    ),
+    "a marker replaces the version that was judged": code(
+        "storage.store:_swap",
+        "key.store.replace(key.key, data, about, version.etag, version.version)",
+        new='key.store._put(key.key, data, about, "overwrite")',
+    ),
+    "a finalizer whose marker was replaced asks whether it is late":
+        code("finalize:finalize", "CorruptionError, ReplacedError)", new="CorruptionError)"),
+    "an archive's store is tried": gives("storage:check_guarantees"),
+    "markers before the newest known ones are asked for by name":
+        code("archive.traces:marker_numbers", "for n in earlier", new="for n in ()"),
     "a batch's number is claimed": gives("sinks.objects.notes:claim_number"),
     "a note of another batch stops the batch": code(
         "sinks.objects.notes:claim_number",
@@ -440,7 +460,7 @@ OF_SECONDS: dict[str, Removal] = {
         lambda _: lambda ledger, run, index, h1, h2: np.ones(len(h1), dtype=bool),
     ),
     "a filter misses no id": other("catalog.bloom:build_part", first_word_cleared),
-    "fsync before `staged`": other("storage:os", lambda _: NoSync()),
+    "fsync before `staged`": other("storage.folder:os", lambda _: NoSync()),
     "input digest":
         sql("stage.other_digest", "input_digest <> :input_digest", ":input_digest = ''"),
     "the plan is written down": all_of(
@@ -572,7 +592,7 @@ OF_SECONDS: dict[str, Removal] = {
         sql("commit.win_attempt", "status IN ('running', 'staged')", "false"),
     "size and checksum decide, not existence":
         other("sinks.linked:LinkedFiles._presence", presence_by_name),
-    "a final name is never replaced": other("sinks.linked:link_new", replacing_link),
+    "a final name is never replaced": other("storage:link_new", replacing_link),
     "pinned payload stays": sql("catalog.deletable_runs", "a.started_at <= r.retired_at", "false"),
     "only a running attempt stores ids": sql("catalog.share_attempt", "WHERE status = 'running'"),
     "a task's ledger has its attempt":
@@ -722,18 +742,19 @@ OF_MINUTES: dict[str, Removal] = {
         code("archive.write_marker:_keep_aside", "sync_folder(path.parent)", new="pass"),
     # The old marker goes, then the new one comes.
     "a marker is replaced in one step":
-        code("archive.write_marker:_rename", "os.rename(", new=f"os.unlink(path){POINT}<old>"),
+        code("storage.folder:swap", "os.rename(", new=f"os.unlink(path){POINT}<old>", user="storage"),
     # The new marker comes under another name, then it takes the old one's.
     "outputs of one batch have one marker": code(
-        "archive.write_marker:_rename",
+        "storage.folder:swap",
         "os.rename(temporary, path)", new=f"os.link(temporary, {ASIDE}){POINT}<old>; os.unlink({ASIDE})",
+        user="storage",
     ),
     "a marker that replaced another is durable before `finalized`":
         code("archive.write_marker:replace_marker", "sync_folder(path.parent)", new="pass"),
-    "the folder goes from which the marker came": gives("archive.write_marker:_remove_fence"),
+    "the folder goes from which the marker came": gives("storage:fence_off"),
     # A folder into which somebody wrote meanwhile is left.
     "that folder is gone, and not only removed":
-        code("archive.write_marker:_remove_fence", "if not os.path.lexists(folder)", new="if True"),
+        code("storage.folder:fence_off", "if not os.path.lexists(folder)", new="if True", user="storage"),
     "who finds files gone asks whether it is late":
         code("finalize:finalize", 'now["status"] == BatchStatus.FINALIZED'),
     "replaced files stay for who reads them": sql(

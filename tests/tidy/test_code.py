@@ -133,7 +133,7 @@ def test_nothing_reaches_itself(place: Callable[[str], str]) -> None:
 
 KINDS = {*sources.KINDS, *sinks.KINDS}
 _OF_KINDS = {kind.__name__ for kind in (*sources.declarations(), *sinks.declarations())}
-_OWN_ROOMS = ("sources", "sinks", "clients", "stack", "demo", "infer")
+_OWN_ROOMS = ("sources", "sinks", "clients", "storage", "stack", "demo", "infer")
 
 
 def _knows_a_kind(node: ast.AST) -> bool:

@@ -82,7 +82,7 @@ def test_an_unknown_format_is_never_another_one(tmp_path: Path) -> None:
     object.__setattr__(marker, "spec", spec)
     attempts = {
         "write": lambda: write_table(tmp_path / "x", ROWS, Kind.DATA, "", "avro"),
-        "part": lambda: PartWriter(str(tmp_path), tag="t", format="avro"),
+        "part": lambda: PartWriter(tmp_path, tag="t", format="avro"),
         "columns": lambda: columns_in_files(marker),
         "audit": lambda: fast.output_expression(with_format(binary(tmp_path), "sink", "avro"), "b"),
     }

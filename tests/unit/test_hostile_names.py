@@ -84,7 +84,7 @@ def _is_text(name: bytes) -> bool:
 def folders(tmp_path: Path, schema: pa.Schema, rows: list[dict]) -> dict[str, int]:
     """The folders that the rows are written for, each with the number of its rows."""
     keys = tuple(schema.names[1:])
-    writer = PartWriter(str(tmp_path), format="parquet", partition_by=keys, tag="t")
+    writer = PartWriter(tmp_path, format="parquet", partition_by=keys, tag="t")
     writer.write(pa.Table.from_pylist(rows, schema))
     return {file.folder: file.records for file in writer.close()}
 
@@ -94,13 +94,13 @@ def test_a_split_of_too_many_folders_is_refused(
 ) -> None:
     """Whatever other splits its task has: those that are over do not count."""
     monkeypatch.setattr("semel.stage.part_files.PARTITION_FILES_PER_SPLIT_MAX", 2)
-    writer = PartWriter(str(tmp_path), tag="t", partition_by=("k",))
+    writer = PartWriter(tmp_path, tag="t", partition_by=("k",))
     for split in ("ab", "bc", "de"):
         writer.write(pa.table({"id": [1, 2], "k": list(split)}))
         writer.end_split()
     with pytest.raises(LimitError, match="more than 2 values in one part of a batch"):
         writer.write(pa.table({"id": [1, 2, 3], "k": ["a", "b", "c"]}))
-    done = PartWriter(str(tmp_path), tag="u", partition_by=("k",))
+    done = PartWriter(tmp_path, tag="u", partition_by=("k",))
     done.write(pa.table({"id": [1, 2], "k": ["a", "b"]}))
     done.end_split()
     done.write(pa.table({"id": [3], "k": ["a"]}))

@@ -143,7 +143,7 @@ def test_files_are_as_large_as_a_reader_may_take(
     assert sink_format("csv").held_bytes_max == CSV_FILE_BYTES
     small = dataclasses.replace(sink_format("csv"), held_bytes_max=1_000)
     monkeypatch.setitem(SINKS, "csv", small)
-    writer = PartWriter(str(tmp_path), tag="t", format="csv")
+    writer = PartWriter(tmp_path, tag="t", format="csv")
     for start in range(0, 1_000, 100):
         writer.write(pa.table({"n": range(start, start + 100)}))
     files = writer.close()

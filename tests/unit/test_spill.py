@@ -35,7 +35,7 @@ def test_each_split_finds_its_rows(
     """Whatever blocks the splits had, also none, and however many rows a batch of the file has."""
     written, places = 0, []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spill_module, "_BATCH_BYTES", held)
+        patch.setattr(spill_module._FileWriter, "bytes_at_once", held)
         with Spill(job(tmp_path_factory.mktemp("spill")), 3) as spill:
             for blocks in splits:
                 places.append((spill.rows, sum(blocks)))

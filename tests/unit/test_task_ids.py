@@ -38,7 +38,7 @@ def test_each_shard_finds_its_ids(
     assert [place.shard for place in places] == [0, 1, 2, 3]
     everything = [one for part in parts for one in part]
     for place in places:
-        got = read_task_ids(IdsPlace.from_bytes(place.to_bytes()))
+        got = read_task_ids(job(folder), IdsPlace.from_bytes(place.to_bytes()))
         wanted = [
             (h1, h2, row) for row, (h1, h2, shard) in enumerate(everything) if shard == place.shard
         ]
@@ -51,7 +51,7 @@ def test_each_shard_finds_its_ids(
 def test_a_file_that_was_cut_is_refused(bytes_left: int, tmp_path: Path) -> None:
     """A task that wrote less than it said loses no id: classify says which file, and what to do."""
     *_, place = write_task_ids(job(tmp_path), 0, [hashed([(1, 2, 3)] * 3)])
-    file = Path(place.path)
+    file = tmp_path / place.name
     file.write_bytes(file.read_bytes()[:bytes_left])
     with pytest.raises(CorruptionError, match=r"ends before the ids of shard 3\..*Run stage again"):
-        read_task_ids(place)
+        read_task_ids(job(tmp_path), place)

@@ -70,12 +70,13 @@ def outcome(job: StageJob, *, write: bool) -> list[object]:
         folder.mkdir()
     found: list[object] = []
     done = read.read_task(job, 0, write=write)
-    parts = [read_task_ids(place) for place in done.ids]
+    parts = [read_task_ids(job, place) for place in done.ids]
     ids = [(part.task, *(c.tolist() for c in (part.h1, part.h2, part.row))) for part in parts]
     for report in done.reports:
         rows = []
         if not write:
-            pieces = Spilled(report.spill).rows(report.first_row, report.counts.survivors)
+            spilled = Spilled(job.spill_dir / report.spill)
+            pieces = spilled.rows(report.first_row, report.counts.survivors)
             rows = [row for piece in pieces for row in piece.to_pylist()]
         files = [
             (file.kind, file.records, pq.read_table(file.path, partitioning=None).to_pylist())

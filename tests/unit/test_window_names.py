@@ -94,7 +94,7 @@ def test_a_year_of_five_digits_is_an_error(tmp_path: Path) -> None:
     """By the clock of the zone: what is in order there is written, what is not names its column."""
     last = datetime(9999, 12, 31, 23, 30, tzinfo=UTC)
     by = (window(),)
-    writer = PartWriter(str(tmp_path), tag="t", partition_by=by)
+    writer = PartWriter(tmp_path, tag="t", partition_by=by)
     writer.write(rows(last, None))
     found = {file.folder for file in writer.close()}
     assert found == {"hour=9999-12-31T23", "hour=__HIVE_DEFAULT_PARTITION__"}
@@ -113,12 +113,12 @@ def test_windows_that_are_too_short_are_refused(
     start = datetime(2026, 1, 1, tzinfo=UTC)
     times = rows(*(start + timedelta(seconds=n) for n in range(10)))
     with pytest.raises(LimitError, match=r"\['hour'\] has more than 9 values.*longer windows"):
-        PartWriter(str(tmp_path), tag="t", partition_by=(window(window="1 s"),)).write(times)
-    PartWriter(str(tmp_path), tag="t", partition_by=(window(window="2 s"),)).write(times)
+        PartWriter(tmp_path, tag="t", partition_by=(window(window="1 s"),)).write(times)
+    PartWriter(tmp_path, tag="t", partition_by=(window(window="2 s"),)).write(times)
     with pytest.raises(LimitError, match="with 16 shards each,"):
         by = (window(window="10 s"),)
         table = placed(40).append_column("at", pa.repeat(pa.scalar(start, UTC_TIME), 40))
-        PartWriter(str(tmp_path), tag="t", partition_by=by, shards=16).write(table)
+        PartWriter(tmp_path, tag="t", partition_by=by, shards=16).write(table)
 
 
 def placed(count: int, source: int = 1) -> pa.Table:
@@ -131,7 +131,7 @@ def placed(count: int, source: int = 1) -> pa.Table:
 def shards_of(folder: Path, pieces: list[pa.Table], shards: int) -> dict[int, list[int]]:
     """The values of `n` by shard."""
     folder.mkdir()
-    writer = PartWriter(str(folder), tag="t", shards=shards, positions=False)
+    writer = PartWriter(folder, tag="t", shards=shards, positions=False)
     for piece in pieces:
         writer.write(piece)
     found = defaultdict(list)

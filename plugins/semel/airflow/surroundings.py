@@ -60,10 +60,11 @@ def find_ledger(into: MutableMapping[str, str] = os.environ) -> None:
 
 
 def find_connections(spec: "Spec", into: MutableMapping[str, str] = os.environ) -> None:
-    """Set AIRFLOW_CONN_<NAME> for each connection that a pipeline names: source, sink and
-    spark-submit read it.
+    """Set AIRFLOW_CONN_<NAME> for each connection that a pipeline names, and for that of archives:
+    source, sink and spark-submit read it.
     """
-    for name in sorted({*spec.source.connections, *spec.sink.connections}):
+    names = {*spec.source.connections, *spec.sink.connections, settings.archives_connection()}
+    for name in sorted(filter(None, names)):
         variable = settings.connection_variable(name)
         if not os.environ.get(variable):
             connection = connection_of(name)

@@ -4,12 +4,12 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, TypeVar, get_origin
 
 from semel.errors import CorruptionError
 from semel.model.batch import Claim
 from semel.model.plain import parse_json
+from semel.storage import ArchivePath, readable
 
 _T = TypeVar("_T")
 
@@ -27,13 +27,13 @@ def pack_claims(claims: list[Claim]) -> bytes:
     return file.getvalue()
 
 
-def read_claims(path: Path) -> tuple[Claim, ...]:
+def read_claims(path: ArchivePath) -> tuple[Claim, ...]:
     """Read the claims in a file. Raises CorruptionError if it is missing or has other content."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        rows = pq.read_table(path, partitioning=None).to_pylist()
+        rows = pq.read_table(readable(path), partitioning=None).to_pylist()
         return tuple(map(to_claim, rows))
     except (pa.ArrowException, OSError, TypeError, ValueError, KeyError) as error:
         raise CorruptionError(

@@ -1,4 +1,4 @@
-"""The archive: the files that semel keeps about a pipeline's batches, next to their output.
+"""The archive: the files that semel keeps about a pipeline's batches, in a folder or in a store.
 
 It holds markers, decisions, dead letters, claims and ids, notes of adopt, and the staging folders
 of attempts. docs/protocol.md gives each file's schema. A sink's folder has its archive next to it,
@@ -7,68 +7,73 @@ are impossible.
 """
 
 from collections.abc import Iterable
-from pathlib import Path
 
-from semel import settings
+from semel import settings, storage
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
 from semel.sinks.spec import ARCHIVES, MARKERS, archive_of
+from semel.storage import ArchivePath
 
 
-def archive_folder(spec: Spec) -> Path:
+def archive_folder(spec: Spec) -> ArchivePath:
     """A pipeline's archive, declared or its sink's. Raises TerminalError as `archive_of` does."""
     if declared := spec.declared_archive():
         return declared
-    sink = spec.sink_path()
-    return archive_of(sink) if sink else settings.data_roots()[0] / ARCHIVES / spec.name
+    if sink := spec.sink_path():
+        return archive_of(sink)
+    if archives := settings.archives():
+        return storage.at(archives) / spec.name
+    return settings.data_roots()[0] / ARCHIVES / spec.name
 
 
-def attempt(archive: Path, batch_id: int, fence: int) -> Path:
+def attempt(archive: ArchivePath, batch_id: int, fence: int) -> ArchivePath:
     """The folder of one attempt. Only the driver creates it, and collect removes it."""
     return staging(archive) / f"b{batch_id:08d}" / f"f{fence:04d}"
 
 
-def staging(archive: Path) -> Path:
+def staging(archive: ArchivePath) -> ArchivePath:
     """The folder with the attempts of all batches."""
     return archive / "staging"
 
 
-def markers(archive: Path) -> Path:
+def markers(archive: ArchivePath) -> ArchivePath:
     """The folder of the success markers."""
     return archive / MARKERS
 
 
-def adoptions(archive: Path) -> Path:
+def adoptions(archive: ArchivePath) -> ArchivePath:
     """The folder of adopt's notes, which list the commits lost with a ledger."""
     return archive / "adoptions"
 
 
-def code(archive: Path) -> Path:
+def code(archive: ArchivePath) -> ArchivePath:
     """The folder of transform texts, each named by its digest."""
     return archive / "code"
 
 
-def marker(archive: Path, batch_id: int) -> Path:
+def marker(archive: ArchivePath, batch_id: int) -> ArchivePath:
     """The success marker of a batch. Readers read the files that it lists."""
     return markers(archive) / f"b{batch_id:08d}.json"
 
 
-def replaced_marker(archive: Path, batch_id: int, generation: int) -> Path:
+def replaced_marker(archive: ArchivePath, batch_id: int, generation: int) -> ArchivePath:
     """The copy of a marker that a replay replaced."""
     return archive / "replaced" / f"b{batch_id:08d}-g{generation:04d}.json"
 
 
-def batch_file(archive: Path, kind: str, batch_id: int, part: int) -> Path:
+def batch_file(archive: ArchivePath, kind: str, batch_id: int, part: int) -> ArchivePath:
     """The final name of a `decisions`, `dead_letters`, `ids` or `claims` file."""
     return archive / kind / f"b{batch_id:08d}-{part:05d}.parquet"
 
 
-def ids_list(archive: Path, batch_id: int) -> Path:
+def ids_list(archive: ArchivePath, batch_id: int) -> ArchivePath:
     """The list of the ids files that `semel exact` added to an at-least-once batch."""
     return archive / Kind.IDS / f"b{batch_id:08d}.json"
 
 
-def verdict_globs(archive: Path, kinds: Iterable[str], batch_id: int) -> dict[str, Path]:
+def verdict_globs(
+    archive: ArchivePath, kinds: Iterable[str], batch_id: int
+) -> dict[str, ArchivePath]:
     """Glob patterns of a batch's dead letters and decisions, by kind, to print for a person."""
     verdicts = [kind for kind in (Kind.DEAD_LETTERS, Kind.DECISIONS) if kind in kinds]
     return {str(kind): archive / kind / f"b{batch_id:08d}-*.parquet" for kind in verdicts}

@@ -22,7 +22,7 @@ from semel.model.plain import parse_json
 from semel.model.times import TimeSet
 from semel.pipeline.spec import Spec
 from semel.sinks.spec import archive_of
-from semel.storage import checksum
+from semel.storage import ArchivePath, checksum, stat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +71,7 @@ class Marker:
     ids files that `semel exact` added to an at-least-once batch.
     """
 
-    path: Path
+    path: ArchivePath
     sink: Path | None
     address: str
     pipeline: str
@@ -128,18 +128,18 @@ class Marker:
         return datetime.fromisoformat(self.replay.committed_at) if self.replay else self.batch_time
 
     @property
-    def archive(self) -> Path:
+    def archive(self) -> ArchivePath:
         """The archive folder that contains the marker."""
         return self.path.parents[1]
 
-    def path_of(self, file: MarkedFile) -> Path:
+    def path_of(self, file: MarkedFile) -> ArchivePath:
         """The path of a listed file. A data file has one only in a sink of files."""
         return (self.sink if file.kind is Kind.DATA else self.archive) / file.path
 
     def is_whole(self, file: MarkedFile) -> bool:
         """Whether a listed file has its size and checksum. Raises OSError if it is unreadable."""
         path = self.path_of(file)
-        return path.lstat().st_size == file.bytes and checksum(path) == file.checksum
+        return stat(path).size == file.bytes and checksum(path) == file.checksum
 
     def target_of(self, file: MarkedFile) -> str:
         """The name of a listed file in the ledger."""
@@ -152,7 +152,7 @@ class Marker:
         return tuple(file for file in self.files if file.kind is kind)
 
     @property
-    def added_ids_paths(self) -> dict[str, Path]:
+    def added_ids_paths(self) -> dict[str, ArchivePath]:
         """Paths of the ids files that exact may add to an at-least-once batch, by listed path."""
         if self.exact or not self.spec.record_id:
             return {}
@@ -198,7 +198,7 @@ def markers(sink_path: str | Path, archive_path: Path | None = None) -> list[Mar
     return markers_in(sink, archive_path or archive_of(sink))
 
 
-def markers_in(sink: Path | None, archive: Path) -> list[Marker]:
+def markers_in(sink: Path | None, archive: ArchivePath) -> list[Marker]:
     """Like `markers_of`, for a sink folder (None if the sink is not a folder) and an archive."""
     markers = [read_marker(path, sink) for path in marker_paths(archive)]
     return sorted(markers, key=lambda marker: marker.commit_seq)
@@ -227,18 +227,18 @@ def judging_output(outputs: Sequence[Marker]) -> Marker:
     return judge
 
 
-def marker_paths(archive_path: Path) -> list[Path]:
+def marker_paths(archive_path: ArchivePath) -> list[ArchivePath]:
     """The files that should be markers, without hidden ones, which are leftovers of a crash."""
     # Keeps R2.
     return sorted(p for p in layout.markers(archive_path).glob("*") if not p.name.startswith("."))
 
 
-def read_marker(path: Path, sink: Path | None) -> Marker:
+def read_marker(path: ArchivePath, sink: Path | None) -> Marker:
     """Read one marker. Raises CorruptionError if it is damaged or has an unknown format."""
     return parse_marker(None, path, sink)
 
 
-def parse_marker(text: bytes | None, path: Path, sink: Path | None) -> Marker:
+def parse_marker(text: bytes | None, path: ArchivePath, sink: Path | None) -> Marker:
     """Like `read_marker`. `text`: the file's content, if the caller has read it already."""
     try:
         plain = parse_json(path.read_bytes() if text is None else text)
@@ -257,7 +257,7 @@ def parse_marker(text: bytes | None, path: Path, sink: Path | None) -> Marker:
         ) from error
 
 
-def _marker(path: Path, sink: Path | None, plain: dict[str, Any]) -> Marker:
+def _marker(path: ArchivePath, sink: Path | None, plain: dict[str, Any]) -> Marker:
     import pyarrow as pa  # Commands that list files start without Arrow.
 
     from semel.model.arrow import arrow_type

@@ -4,14 +4,13 @@ The audit reports a gap in the commit order as a removed marker, unless a note l
 """
 
 import json
-from pathlib import Path
 
 import xxhash
 
 from semel.archive import layout
 from semel.errors import CorruptionError
 from semel.model.plain import parse_json
-from semel.storage import make_folder, write_new
+from semel.storage import ArchivePath, make_folder, write_new
 
 _FORMAT = 1
 
@@ -27,7 +26,7 @@ def missing_ranges(seqs: list[int]) -> list[list[int]]:
 
 
 # Keeps D6.
-def write_note(archive: Path, lost: list[list[int]]) -> None:
+def write_note(archive: ArchivePath, lost: list[list[int]]) -> None:
     """Write a durable note of the lost commits. Writing the same note again changes nothing."""
     data = json.dumps({"format": _FORMAT, "commits_lost": lost}, sort_keys=True).encode() + b"\n"
     path = layout.adoptions(archive) / f"{xxhash.xxh3_64_hexdigest(data)}.json"
@@ -42,7 +41,7 @@ def write_note(archive: Path, lost: list[list[int]]) -> None:
             ) from None
 
 
-def read_notes(archive: Path) -> set[int]:
+def read_notes(archive: ArchivePath) -> set[int]:
     """All commits that notes list. Raises CorruptionError if a file is not a note."""
     commits: set[int] = set()
     for path in sorted(layout.adoptions(archive).glob("[!.]*")):

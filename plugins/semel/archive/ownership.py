@@ -7,6 +7,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from semel import storage
 from semel.archive import layout, traces
 from semel.archive.marker import Marker, generations, markers_in
 from semel.errors import TerminalError
@@ -16,6 +17,7 @@ from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
 from semel.sinks import Notes, NotesQuery, RemoteSink, Sink, note_comparison
 from semel.sinks.note_comparison import Differences, KnownBatch, MarkerVerdict
+from semel.storage import ArchivePath
 
 NOTES_COMPARED = 200
 """How many of the newest batches semel compares with a target before each batch: a restored older
@@ -23,7 +25,7 @@ table lacks these first. Adopt, audit, check and `accept --moved` compare all ba
 
 
 # Keeps D1.
-def refuse_traces(spec: Spec, sink: Sink, archive: Path) -> None:
+def refuse_traces(spec: Spec, sink: Sink, archive: ArchivePath) -> None:
     """Raise TerminalError if the sink of a new pipeline has traces of earlier batches."""
     trace = traces.describe_trace(spec.sink_path(), archive, spec)
     if not trace and (notes := sink.notes()) and (notes.batch_notes or notes.damaged):
@@ -43,7 +45,11 @@ def refuse_traces(spec: Spec, sink: Sink, archive: Path) -> None:
 
 # Keeps D1.
 def refuse_foreign_markers(
-    connection: sa.Connection, pipeline_id: int, name: str, sink: Path | None, archive: Path
+    connection: sa.Connection,
+    pipeline_id: int,
+    name: str,
+    sink: Path | None,
+    archive: ArchivePath,
 ) -> None:
     """Raise TerminalError if a pipeline's new sink has markers of other batches."""
     foreign = unknown_markers(connection, pipeline_id, name, markers_in(sink, archive))
@@ -128,7 +134,7 @@ def check_target(
     pipeline: Pipeline,
     sink: Sink,
     expected: list[KnownBatch],
-    staged: Path | None,
+    staged: ArchivePath | None,
     *,
     replay: bool = False,
 ) -> None:
@@ -138,11 +144,13 @@ def check_target(
     attempt's data files, they are the newest ones, otherwise all. A `replay` may publish missing
     rows.
     """
-    archive, count = Path(pipeline.archive_path), NOTES_COMPARED if staged else None
+    archive, count = storage.at(pipeline.archive_path), NOTES_COMPARED if staged else None
     listed = [batch for batch in expected if batch.verdict is MarkerVerdict.LISTED]
     newest_listed = max(listed, key=attrgetter("finalized_at")).batch_id if listed else None
     newest = staged and NotesQuery(pipeline.name, count, staged, newest_listed)
-    marked, notes = traces.marker_numbers(archive), sink.notes(newest)
+    first = _first([batch.batch_id for batch in expected], count)
+    earlier = {batch.root for batch in expected if batch.finalized_at and batch.root < first}
+    marked, notes = traces.marker_numbers(archive, first, earlier), sink.notes(newest)
     if notes is not None and newest is None:
         notes.check()
     differences = _differences(pipeline, expected, notes, count)
@@ -188,7 +196,9 @@ def _unknown(expected: list[KnownBatch], marked: set[int], count: int | None) ->
     return {number for number in marked if number >= first} - {batch.root for batch in expected}
 
 
-def _check_markers(pipeline: Pipeline, lacking: set[int], unknown: set[int], archive: Path) -> None:
+def _check_markers(
+    pipeline: Pipeline, lacking: set[int], unknown: set[int], archive: ArchivePath
+) -> None:
     """Raise TerminalError if the archive's markers differ from the ledger's finalized batches."""
     if lacking:
         raise TerminalError(
@@ -204,7 +214,7 @@ def refuse_unknown(pipeline: Pipeline, unknown: Collection[int]) -> None:
     """Raise TerminalError if the archive has markers of batches that the ledger does not have."""
     if unknown:
         raise TerminalError(
-            f"{layout.markers(Path(pipeline.archive_path))}: the markers of "
+            f"{layout.markers(storage.at(pipeline.archive_path))}: the markers of "
             f"{note_comparison.batches_text(unknown)} are not of {pipeline.name!r} in this ledger. Another "
             "ledger writes to this sink, or a backup restored them. Nothing was written. Stop the "
             "other ledger, and move these markers and their files out of the archive"

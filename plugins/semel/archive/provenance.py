@@ -23,7 +23,7 @@ from semel.model.plain import parse_json
 from semel.model.windows import zones_version
 from semel.pipeline.spec import Spec
 from semel.pipeline.transforms import file_of
-from semel.storage import Sealed, make_folder, write_new
+from semel.storage import ArchivePath, make_folder, new, write_new
 
 _RECORD = "code.json"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -64,7 +64,7 @@ class CodeDigests:
         shaping = {"semel": self.semel, "files": self.files}
         return _sha256(json.dumps(shaping, sort_keys=True, separators=(",", ":")).encode())
 
-    def text_paths(self, folder: Path) -> dict[str, Path]:
+    def text_paths(self, folder: ArchivePath) -> dict[str, ArchivePath]:
         """The path of each file's text, by file name, in the archive's folder of texts."""
         return {n: folder / f"{d}{Path(n).suffix}" for n, d in sorted(self.files.items())}
 
@@ -127,7 +127,11 @@ def spec_with_code(spec: Spec) -> dict[str, Any]:
 
 
 def take_code(
-    spec: Spec, batch: Batch, folder: Path, attempt: Path, log: Callable[[str], None]
+    spec: Spec,
+    batch: Batch,
+    folder: ArchivePath,
+    attempt: ArchivePath,
+    log: Callable[[str], None],
 ) -> dict[str, bytes]:
     """Read the texts that an attempt runs, store them in the archive, and log changes since plan.
 
@@ -138,7 +142,7 @@ def take_code(
     for line in _changes(batch, code):
         log(line)
     _keep(folder, code)
-    with Sealed(attempt / _RECORD) as file:
+    with new(attempt / _RECORD) as file:
         file.write(json.dumps(code.to_json(), sort_keys=True).encode())
     return code.texts
 
@@ -163,7 +167,7 @@ def _changes(batch: Batch, now: Code) -> Iterator[str]:
         yield f"the tz database is {now.zones or 'unknown'}, and was {zones} when {when}"
 
 
-def _keep(folder: Path, code: Code) -> None:
+def _keep(folder: ArchivePath, code: Code) -> None:
     """Write each text to a folder, unless it is there.
 
     Raises CorruptionError if a stored text does not match its digest.
@@ -180,17 +184,17 @@ def _keep(folder: Path, code: Code) -> None:
                 ) from None
 
 
-def code_of_attempt(attempt: Path) -> CodeDigests | None:
+def code_of_attempt(attempt: ArchivePath) -> CodeDigests | None:
     """The code of an attempt. Returns None without a valid record; finalize needs none."""
     return _read(attempt / _RECORD, lambda plain: plain)
 
 
-def code_of_marker(marker: Path) -> CodeDigests | None:
+def code_of_marker(marker: ArchivePath) -> CodeDigests | None:
     """The code of a finalized batch. Returns None if a valid marker does not record it."""
     return _read(marker, lambda plain: plain["code"])
 
 
-def _read(path: Path, part: Callable[[Any], object]) -> CodeDigests | None:
+def _read(path: ArchivePath, part: Callable[[Any], object]) -> CodeDigests | None:
     try:
         return CodeDigests.from_json(part(parse_json(path.read_bytes())))
     except (FileNotFoundError, ValueError, KeyError, TypeError):

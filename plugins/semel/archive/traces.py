@@ -12,7 +12,7 @@ Empty folders and a user's own files are not traces.
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,12 +20,16 @@ from semel.archive import layout
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
 from semel.sinks.names import NUMBER, OutputNames
+from semel.storage import ArchivePath, names, names_of_names
 
 _MARKER = re.compile(rf"b({NUMBER})\.json")
 _LEFT_MARKER = re.compile(rf"\.b({NUMBER})\.json\..*")
 _REPLACED = re.compile(rf"b({NUMBER})-g{NUMBER}\.json|\.b({NUMBER})-g{NUMBER}\.json\..*")
 _KEPT = re.compile(rf"b({NUMBER})-{NUMBER}\.parquet")
 _STAGED = re.compile(rf"b({NUMBER})")
+
+_SORTED_MAX = 10_000_000
+"""Up to this number, names of markers with greater numbers sort after its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +50,7 @@ class Traces:
         return max((number for part in every for number in part.values()), default=0)
 
 
-def find_traces(sink: Path | None, archive: Path, specs: Iterable[Spec]) -> Traces:
+def find_traces(sink: Path | None, archive: ArchivePath, specs: Iterable[Spec]) -> Traces:
     """All traces in a sink and its archive. The templates in `specs` identify output files."""
     traces = Traces()
     for part, path, batch in _walk(sink, archive, list(specs)):
@@ -54,13 +58,20 @@ def find_traces(sink: Path | None, archive: Path, specs: Iterable[Spec]) -> Trac
     return traces
 
 
-def marker_numbers(archive: Path) -> set[int]:
-    """The numbers of the batches with markers in an archive, by file name."""
-    matches = (_MARKER.fullmatch(name) for name in _listed(layout.markers(archive)))
-    return {int(match[1]) for match in matches if match}
+def marker_numbers(
+    archive: ArchivePath, first: int = 0, earlier: Collection[int] = ()
+) -> set[int]:
+    """The numbers of the batches with markers in an archive, by file name: all from `first` on, and
+    which of the `earlier` ones have one.
+    """
+    # Longer numbers, which have another digit in front than 0, sort after this name.
+    after = layout.marker(archive, first - 1).name if 0 < first <= _SORTED_MAX else ""
+    matches = (_MARKER.fullmatch(name) for name in names(layout.markers(archive), after))
+    found = {int(match[1]) for match in matches if match}
+    return found | {n for n in earlier if n not in found and layout.marker(archive, n).exists()}
 
 
-def describe_trace(sink: Path | None, archive: Path, spec: Spec) -> str | None:
+def describe_trace(sink: Path | None, archive: ArchivePath, spec: Spec) -> str | None:
     """Describe the first trace. Stops there, because a folder may be large.
 
     Returns None without traces.
@@ -71,37 +82,31 @@ def describe_trace(sink: Path | None, archive: Path, spec: Spec) -> str | None:
     return None
 
 
-def _walk(sink: Path | None, archive: Path, specs: list[Spec]) -> Iterator[tuple[str, str, int]]:
-    for path in _names(layout.markers(archive)):
-        name = os.path.basename(path)
+def _walk(
+    sink: Path | None, archive: ArchivePath, specs: list[Spec]
+) -> Iterator[tuple[str, str, int]]:
+    for path, name in _files(archive, layout.markers(archive)):
         match = _MARKER.fullmatch(name) or _LEFT_MARKER.fullmatch(name)
-        yield "markers", os.path.relpath(path, archive), int(match[1]) if match else 0
+        yield "markers", path, int(match[1]) if match else 0
     for kind in Kind:
-        for path in _names(archive / kind):
-            if match := _KEPT.fullmatch(os.path.basename(path)):
-                yield "batch_files", os.path.relpath(path, archive), int(match[1])
-    for path in _names(layout.replaced_marker(archive, 0, 0).parent):
-        if match := _REPLACED.fullmatch(os.path.basename(path)):
-            yield "replaced", os.path.relpath(path, archive), int(match[1] or match[2])
-    staging = layout.staging(archive)
-    for path in _names(staging):
-        if match := _STAGED.fullmatch(os.path.basename(path)):
-            for attempt in _names(path):
-                yield "staging", os.path.relpath(attempt, staging), int(match[1])
+        for path, name in _files(archive, archive / kind):
+            if match := _KEPT.fullmatch(name):
+                yield "batch_files", path, int(match[1])
+    for path, name in _files(archive, layout.replaced_marker(archive, 0, 0).parent):
+        if match := _REPLACED.fullmatch(name):
+            yield "replaced", path, int(match[1] or match[2])
+    for name in sorted(names_of_names(layout.staging(archive))):
+        if match := _STAGED.fullmatch(name.partition("/")[0]):
+            yield "staging", name, int(match[1])
     templates = [OutputNames(spec.sink, spec.name) for spec in specs]
-    for folder, folders, names in os.walk(sink) if sink else ():
+    for folder, folders, files in os.walk(sink) if sink else ():
         folders[:] = [name for name in folders if os.path.join(folder, name) != str(archive)]
-        for name in sorted(names):
+        for name in sorted(files):
             if batch := next(filter(None, (each.batch_of(name) for each in templates)), None):
                 yield "output", os.path.relpath(os.path.join(folder, name), sink), batch
 
 
-def _names(folder: str | os.PathLike) -> list[str]:
-    return sorted(os.path.join(folder, name) for name in _listed(folder))
-
-
-def _listed(folder: str | os.PathLike) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+def _files(archive: ArchivePath, folder: ArchivePath) -> Iterator[tuple[str, str]]:
+    """The path below the archive and the name of all in a folder, in the order of names."""
+    for name in sorted(names(folder)):
+        yield str((folder / name).relative_to(archive)), name

@@ -4,27 +4,26 @@ Purpose: write the marker whole and durably. A replay's marker replaces the prev
 How it works: finalize links the first marker to its name, which never replaces a file. It writes a
 replay's marker into the folder of the winning attempt and renames it from there, so readers see the
 old marker or the new one. Before that, it removes the folder of the attempt that wrote the old
-marker. So a finalizer that was paused all that time no longer has a file to rename.
+marker. So a finalizer that was paused all that time no longer has a file to rename. In a store, it
+puts a replay's marker on condition that the old one is still the version that it has judged.
 """
 
 import io
 import json
-import os
 import shlex
 from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semel import failpoints
+from semel import failpoints, storage
 from semel.archive import layout
 from semel.archive.claims import pack_claims, read_claims
 from semel.archive.marker import Marker, parse_marker
-from semel.errors import AGAIN, CorruptionError, RetryableError
+from semel.errors import AGAIN, CorruptionError
 from semel.ledger import Row
 from semel.model.batch import Attempt, Batch, Claim, Counts, Pipeline
 from semel.model.buckets import Buckets
@@ -32,14 +31,7 @@ from semel.model.manifest import MARKER_FORMAT, Kind, ManifestFile
 from semel.model.plain import parse_json
 from semel.model.times import TimeSet
 from semel.pipeline.spec import Spec
-from semel.storage import (
-    Sealed,
-    checksum,
-    make_folder,
-    remove_folder,
-    sync_folder,
-    write_new,
-)
+from semel.storage import ArchivePath, make_folder, sync_folder, write_new
 
 CLAIMS_IN_MARKER_MAX = 16
 """The most claims that a marker lists itself, 5 KB. More go to a Parquet file next to it, which
@@ -47,7 +39,6 @@ costs finalize two more fsyncs, and readers of the claims an open."""
 
 ENDS = "time_min", "time_max"
 
-_ROUNDS_MAX = 8  # A paused process writes one file into the folder, and then fails.
 _OF_OUTPUT = (
     "spec", "spec_digest", "parser_rules", "sink_schema", "sink", "counts", "code", "code_digest",
     "exact_from", "frontier", "complete_to",
@@ -150,10 +141,13 @@ def _below(file: ManifestFile, pipeline: Pipeline) -> str:
         return file.final_path.rpartition("#")[2]  # The address may have changed since.
     if file.kind is Kind.DATA and (name := file.final_path.removeprefix(pipeline.sink_address)):
         return name.lstrip("/")
-    return os.path.relpath(file.final_path, pipeline.archive_path)
+    archive = storage.at(pipeline.archive_path)
+    return str(storage.at(file.final_path).relative_to(archive))
 
 
-def _keep_claims(root: Path, batch_id: int, claims: list[Claim], *, part: int) -> dict[str, Any]:
+def _keep_claims(
+    root: ArchivePath, batch_id: int, claims: list[Claim], *, part: int
+) -> dict[str, Any]:
     """Write the claims next to the marker, durably. Returns the marker's entry for them.
 
     An existing file is right if it has the same ranges: a source file may have grown or got another
@@ -178,7 +172,7 @@ def _keep_claims(root: Path, batch_id: int, claims: list[Claim], *, part: int) -
     return marker_entry(path, root, Kind.CLAIMS, len(claims))
 
 
-def write_refused(path: Path, rows: pa.Table) -> None:
+def write_refused(path: ArchivePath, rows: pa.Table) -> None:
     """Write the rows that the sink refuses, durably. Replaces those of an unsuccessful try."""
     make_folder(path.parent)
     path.unlink(missing_ok=True)
@@ -187,15 +181,18 @@ def write_refused(path: Path, rows: pa.Table) -> None:
     write_new(path, file.getvalue())
 
 
-def marker_entry(path: Path, root: Path, kind: Kind, records: int) -> dict[str, Any]:
+def marker_entry(
+    path: ArchivePath, root: ArchivePath, kind: Kind, records: int
+) -> dict[str, Any]:
     """The marker's entry for a file that finalize wrote."""
+    facts = storage.stat(path)
     return {
         "kind": kind,
         "root": "archive",
-        "path": os.path.relpath(path, root),
+        "path": str(path.relative_to(root)),
         "records": records,
-        "bytes": path.stat().st_size,
-        "checksum": checksum(path),
+        "bytes": facts.size,
+        "checksum": facts.checksum or storage.checksum(path),
     }
 
 
@@ -204,7 +201,7 @@ def _ranges(claims: Iterable[Claim]) -> list[tuple[int, int, int, int]]:
 
 
 def write_first_marker(
-    archive: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]
+    archive: ArchivePath, batch: Batch, content: dict[str, Any], claims: list[Claim]
 ) -> None:
     """Write the first marker of a batch, or prove that the existing marker is the same attempt's.
 
@@ -225,7 +222,7 @@ def write_first_marker(
 
 
 def _add_claims(
-    archive: Path, batch: Batch, content: dict[str, Any], claims: list[Claim]
+    archive: ArchivePath, batch: Batch, content: dict[str, Any], claims: list[Claim]
 ) -> None:
     if len(claims) > CLAIMS_IN_MARKER_MAX:
         part = sum(file["kind"] != Kind.REFUSED for file in content["files"])
@@ -240,7 +237,7 @@ def _text(content: dict[str, Any]) -> bytes:
 
 # Keeps RP5.
 def replace_marker(
-    archive: Path,
+    archive: ArchivePath,
     batch: Batch,
     winner: Row,
     output: dict[str, Any],
@@ -257,9 +254,10 @@ def replace_marker(
     if batch.judges:
         _add_claims(archive, batch, output, claims)
     # This comes first: from here on, only a finalizer of this generation can change the marker.
-    _remove_fence(archive, earlier[-1])
+    # Keeps RP6.
+    storage.fence_off(layout.attempt(archive, earlier[-1]["batch_id"], earlier[-1]["fence"]))
     failpoints.point("finalize.before_replace")
-    text, current = _current_marker(path, batch)
+    text, version, current = _current_marker(path, batch)
     if current.generation > batch.generation:
         return  # A later replay replaced this one, so this one is finalized.
     new = _successor(text, batch, winner, output)
@@ -267,19 +265,21 @@ def replace_marker(
         _check_same(path, parse_json(text), new)
     else:
         _keep_aside(layout.replaced_marker(archive, batch.root, current.generation), text, current)
-        _rename(layout.attempt(archive, batch.batch_id, winner["fence"]), path, new)
+        _swap(path, new, version, layout.attempt(archive, batch.batch_id, winner["fence"]))
     sync_folder(path.parent)
 
 
-def _current_marker(path: Path, batch: Batch) -> tuple[bytes, Marker]:
-    """The current marker, which is the one to replace or already the replacement."""
+def _current_marker(path: ArchivePath, batch: Batch) -> tuple[bytes, object, Marker]:
+    """The text, version and value of the current marker, which is the one to replace or already the
+    replacement.
+    """
     copies = layout.replaced_marker(path.parents[1], batch.root, batch.generation - 1).parent
     advice = (
         "Nothing was changed. Restore the marker of generation "
         f"{batch.generation - 1} from a backup (copies of earlier ones are in {copies})"
     )
     try:
-        text = path.read_bytes()
+        text, version = storage.read_version(path)
     except FileNotFoundError:
         raise CorruptionError(
             f"{path}: batch {batch.batch_id} replaces this marker, which is missing. {advice}",
@@ -293,7 +293,7 @@ def _current_marker(path: Path, batch: Batch) -> tuple[bytes, Marker]:
             f"{batch.spec['name']!r}. {advice}",
             next=AGAIN,
         )
-    return text, marker
+    return text, version, marker
 
 
 def _successor(text: bytes, batch: Batch, winner: Row, output: dict[str, Any]) -> dict[str, Any]:
@@ -319,19 +319,16 @@ def _successor(text: bytes, batch: Batch, winner: Row, output: dict[str, Any]) -
 
 
 # Keeps ER1.
-def rewrite_marker(path: Path, content: dict[str, Any]) -> None:
+def rewrite_marker(path: ArchivePath, content: dict[str, Any], version: object) -> None:
     """Replace the marker of a finalized batch, some of whose data a person erased, in one step.
 
-    The caller holds the lock of the pipeline.
+    The caller holds the lock of the pipeline. `version`: of the marker that it has read.
     """
-    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-    with Sealed(temporary) as file:
-        file.write(_text(content))
-    os.rename(temporary, path)
+    storage.swap(path, _text(content), version, through=path.parent)
     sync_folder(path.parent)
 
 
-def _check_same(path: Path, existing: dict[str, Any], content: dict[str, Any]) -> None:
+def _check_same(path: ArchivePath, existing: dict[str, Any], content: dict[str, Any]) -> None:
     """Raise CorruptionError if the `existing` marker is not the winning attempt's."""
     if any(existing.get(key) != content.get(key) for key in _OF_ATTEMPT):
         output = content.get("replay", content)
@@ -343,7 +340,7 @@ def _check_same(path: Path, existing: dict[str, Any], content: dict[str, Any]) -
 
 
 # Keeps RP5.
-def _keep_aside(path: Path, text: bytes, marker: Marker) -> None:
+def _keep_aside(path: ArchivePath, text: bytes, marker: Marker) -> None:
     """Keep a copy of the old marker, durably."""
     make_folder(path.parent)
     try:
@@ -360,38 +357,19 @@ def _keep_aside(path: Path, text: bytes, marker: Marker) -> None:
         sync_folder(path.parent)
 
 
-# Keeps RP6.
-def _remove_fence(archive: Path, replaced: Row) -> None:
-    """Remove the folder of the attempt that wrote the old marker.
-
-    Raises RetryableError if another process still writes into it.
-    """
-    folder = layout.attempt(archive, replaced["batch_id"], replaced["fence"])
-    for _ in range(_ROUNDS_MAX):
-        remove_folder(folder)
-        if not os.path.lexists(folder):
-            return
-    raise RetryableError(
-        f"{folder}: another process still writes into this folder, though batch "
-        f"{replaced['batch_id']} is finalized. Run this again"
-    )
-
-
-def _rename(folder: Path, path: Path, content: dict[str, Any]) -> None:
-    """Write a marker into its attempt's folder, durably, and rename it from there.
+def _swap(
+    path: ArchivePath, content: dict[str, Any], version: object, attempt: ArchivePath
+) -> None:
+    """Replace the marker through its attempt's folder.
 
     Raises CorruptionError if the folder is missing, as it is after the batch was finalized.
     """
-    temporary = folder / f"marker-{os.urandom(4).hex()}.json"
     try:
-        with Sealed(temporary) as file:
-            file.write(_text(content))
-        failpoints.point("finalize.before_rename")
-        os.rename(temporary, path)
+        storage.swap(path, _text(content), version, through=attempt)
     except FileNotFoundError as error:
+        folder = shlex.quote(str(attempt))
         raise CorruptionError(
-            f"{folder}: finalize writes the new marker {path.name} into this folder first, and it "
-            f"is missing. Nothing was changed. Create it: mkdir -p {shlex.quote(str(folder))}",
+            f"{attempt}: finalize writes the new marker {path.name} into this folder first, and it "
+            f"is missing. Nothing was changed. Create it: mkdir -p {folder}",
             next=AGAIN,
         ) from error
-    failpoints.point("finalize.after_rename")

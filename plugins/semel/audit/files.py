@@ -16,7 +16,7 @@ from semel.errors import CorruptionError
 from semel.formats.table import sink_format
 from semel.model.batch import Claim
 from semel.model.manifest import Kind, MarkedFile
-from semel.storage import checksum
+from semel.storage import ArchivePath, checksum, files_below as stored_below, readable, stat
 
 _SCHEMAS = {
     Kind.DECISIONS: ("source_partition_id", "offset", "reason", "record_id"),
@@ -26,24 +26,21 @@ _SCHEMAS = {
 }
 
 
-def files_below(sink: Path | None, archive: Path) -> set[Path]:
+def files_below(sink: Path | None, archive: ArchivePath) -> set[ArchivePath]:
     """All files below a sink and its archive, except staging, markers, texts of code, adopt's
     notes, and the archive's hidden files, which are remains of a crash."""
     skipped = {layout.staging(archive), layout.markers(archive), layout.adoptions(archive)}
     skipped.add(layout.code(archive))
-    paths = set()
-    for root in {sink or archive, archive}:
-        for folder, folders, names in os.walk(root):
-            here = Path(folder)
-            folders[:] = [name for name in folders if here / name not in skipped]
-            if here.is_relative_to(archive):
-                names = [name for name in names if not name.startswith(".")]
-            paths.update(here / name for name in names)
-    return paths
+    return {
+        path
+        for root in {sink or archive, archive}
+        for path in stored_below(root, skipped)
+        if not (path.name.startswith(".") and path.is_relative_to(archive))
+    }
 
 
 def read_markers(
-    sink: Path | None, archive: Path, pipeline: str, findings: Findings
+    sink: Path | None, archive: ArchivePath, pipeline: str, findings: Findings
 ) -> list[Marker]:
     """The whole markers, in the order of commits. Blames the others."""
     markers: list[Marker] = []
@@ -64,7 +61,7 @@ def read_markers(
     return markers
 
 
-def _lost_commits(archive: Path, findings: Findings) -> set[int]:
+def _lost_commits(archive: ArchivePath, findings: Findings) -> set[int]:
     """The commits that a lost ledger took with it, by adopt's note."""
     try:
         return note.read_notes(archive)
@@ -91,21 +88,24 @@ def _check_order(markers: list[Marker], lost: set[int], findings: Findings) -> N
 
 
 def check_files(
-    paths: set[Path], markers: list[Marker], replaced: Iterable[Path], findings: Findings
+    paths: set[ArchivePath],
+    markers: list[Marker],
+    replaced: Iterable[ArchivePath],
+    findings: Findings,
 ) -> set[int]:
     """Compare each listed file with its marker, and blame files that no marker lists.
 
     `replaced`: files of outputs that replays replaced. Returns the batches whose only damage is
     missing output files: a replay makes their output again.
     """
-    owner: dict[Path, int] = {}
+    owner: dict[ArchivePath, int] = {}
     lacking, wrong = set[int](), set[int]()
     for marker in markers:
         for file in marker.files:
             if file.kind is Kind.DATA and marker.sink is None:
                 continue  # A table has its rows.
             findings.examine("files")
-            path = Path(os.path.normpath(marker.path_of(file)))
+            path = path_of(marker, file)
             first = owner.setdefault(path, marker.batch_id)
             what = file_problem(path, file, marker.spec.sink.format)
             if first != marker.batch_id:
@@ -113,7 +113,7 @@ def check_files(
             elif sum(other.path == file.path for other in marker.files) > 1:
                 what = "its marker lists it twice"
             if what:
-                missing = file.kind is Kind.DATA and not os.path.lexists(path)
+                missing = file.kind is Kind.DATA and not exists(path)
                 (lacking if missing else wrong).add(marker.batch_id)
                 findings.blame(
                     "files", Offender(what=what, batch=marker.batch_id, file=str(path))
@@ -135,10 +135,25 @@ def check_files(
     return lacking - wrong
 
 
-def file_problem(path: Path, file: MarkedFile, form: str) -> str | None:
+def path_of(marker: Marker, file: MarkedFile) -> ArchivePath:
+    """The path of a listed file, without `..` in it."""
+    path = marker.path_of(file)
+    return Path(os.path.normpath(path)) if isinstance(path, Path) else path
+
+
+def exists(path: ArchivePath) -> bool:
+    """Whether a name exists, even that of a broken link."""
+    try:
+        stat(path)
+    except OSError:
+        return False
+    return True
+
+
+def file_problem(path: ArchivePath, file: MarkedFile, form: str) -> str | None:
     """The problem of a listed file, or None. `form` is the format of the output."""
     try:
-        size = path.lstat().st_size
+        size = stat(path).size
     except OSError as error:
         return f"it cannot be read ({error.strerror})"
     if size != file.bytes:
@@ -147,7 +162,7 @@ def file_problem(path: Path, file: MarkedFile, form: str) -> str | None:
         return f"its bytes were changed: checksum {actual}, not {file.checksum}"
     try:
         name = form if file.kind is Kind.DATA else "parquet"
-        rows = sink_format(name).code().count_rows(path)
+        rows = sink_format(name).code().count_rows(readable(path))
         missing = set(_SCHEMAS.get(file.kind, ())) - set(_columns(path, file))
     except (pa.ArrowException, OSError) as error:
         return f"it cannot be read ({error})"
@@ -156,13 +171,13 @@ def file_problem(path: Path, file: MarkedFile, form: str) -> str | None:
     return f"it lacks the columns {sorted(missing)}" if missing else None
 
 
-def _columns(path: Path, file: MarkedFile) -> list[str]:
-    return [] if file.kind is Kind.DATA else pq.read_schema(path).names
+def _columns(path: ArchivePath, file: MarkedFile) -> list[str]:
+    return [] if file.kind is Kind.DATA else pq.read_schema(readable(path)).names
 
 
 def check_code(markers: list[Marker], findings: Findings) -> None:
     """Compare each text of a marker's code with its digest, each text once."""
-    checked: set[Path] = set()
+    checked: set[ArchivePath] = set()
     for marker in markers:
         if marker.code is None:
             continue

@@ -7,7 +7,6 @@ later ones. collect removes the files of a replaced output some time later. Each
 be whole, and no current marker may list it.
 """
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -15,11 +14,12 @@ from pathlib import Path
 
 from semel.archive import layout
 from semel.archive.marker import Marker, judging_output, read_marker
-from semel.audit.files import file_problem
+from semel.audit.files import exists, file_problem, path_of
 from semel.audit.verdict import Findings, Offender
 from semel.errors import CorruptionError
 from semel.model.batch import OF_THE_OUTPUT
 from semel.model.manifest import Kind, MarkedFile
+from semel.storage import ArchivePath
 
 _NAME = re.compile(r"b(\d{8,18})-g(\d{4,9})\.json")
 _CHECK = "generations"
@@ -36,7 +36,7 @@ class Generations:
     """The readable markers of replaced outputs, by batch and generation, and all their files."""
 
     replaced: dict[int, dict[int, Marker]] = field(default_factory=dict)
-    paths: frozenset[Path] = frozenset()
+    paths: frozenset[ArchivePath] = frozenset()
 
     def judging_marker(self, marker: Marker) -> Marker | None:
         """The marker whose declaration judged a batch's records. None if it is unreadable."""
@@ -56,7 +56,7 @@ class Generations:
 
 
 def read_generations(
-    sink: Path | None, archive: Path, markers: list[Marker], findings: Findings
+    sink: Path | None, archive: ArchivePath, markers: list[Marker], findings: Findings
 ) -> Generations:
     """Read the markers in `replaced/`, and compare them with `markers`, which were read earlier.
 
@@ -86,11 +86,11 @@ def read_generations(
                 findings.blame(_CHECK, Offender(what=str(error), batch=batch, file=str(path)))
     result = Generations(replaced=replaced)
     _check_generations(archive, newest, result, unreadable, findings)
-    files = {_path(m, f) for m in result.markers for f in _replaced_files(m, newest[m.batch_id])}
+    files = {path_of(m, f) for m in result.markers for f in _replaced_files(m, newest[m.batch_id])}
     return replace(result, paths=frozenset(paths | files))
 
 
-def _replaced_marker_paths(archive: Path) -> list[Path]:
+def _replaced_marker_paths(archive: ArchivePath) -> list[ArchivePath]:
     return sorted(layout.replaced_marker(archive, 0, 1).parent.glob("*"))
 
 
@@ -108,18 +108,14 @@ def _replaced_files(old: Marker, newest: Marker) -> list[MarkedFile]:
     return [*_output_files(old), *verdicts]
 
 
-def _path(marker: Marker, file: MarkedFile) -> Path:
-    return Path(os.path.normpath(marker.path_of(file)))
-
-
 def _check_generations(
-    archive: Path,
+    archive: ArchivePath,
     newest: dict[int, Marker],
     read: Generations,
     unreadable: set[tuple[int, int]],
     findings: Findings,
 ) -> None:
-    current = {_path(m, f) for m in newest.values() for f in m.files if m.sink or f.kind != "data"}
+    current = {path_of(m, f) for m in newest.values() for f in m.files if m.sink or f.kind != "data"}
     by_writer: dict[int, Marker] = {}
     for marker in (*newest.values(), *read.markers):
         other = by_writer.setdefault(marker.writer_id, marker)
@@ -141,17 +137,17 @@ def _check_generations(
                 findings.blame(_CHECK, Offender(what=what, batch=batch, file=str(path)))
 
 
-def _blame(findings: Findings, marker: Marker, what: str, path: Path | None = None) -> None:
+def _blame(findings: Findings, marker: Marker, what: str, path: ArchivePath | None = None) -> None:
     what = f"generation {marker.generation}: {what}"
     file = str(path or marker.path)
     findings.blame(_CHECK, Offender(what=what, batch=marker.batch_id, file=file))
 
 
 def _problems(
-    old: Marker, newest: Marker, generations: dict[int, Marker], current: set[Path]
-) -> list[tuple[str, Path | None]]:
+    old: Marker, newest: Marker, generations: dict[int, Marker], current: set[ArchivePath]
+) -> list[tuple[str, ArchivePath | None]]:
     """The problems of a replaced output, each with its file; None stands for the marker."""
-    problems: list[tuple[str, Path | None]] = []
+    problems: list[tuple[str, ArchivePath | None]] = []
     for name in _BATCH_FIELDS:
         if getattr(old, name) != getattr(newest, name):
             problems.append((f"its {name} differs from the current marker's", None))
@@ -163,11 +159,11 @@ def _problems(
     if old.sink and sum(file.records for file in _output_files(old)) != old.counts.rows_written:
         problems.append((f"its files do not have its {old.counts.rows_written} rows", None))
     for file in _output_files(old):
-        path = _path(old, file)
+        path = path_of(old, file)
         if path in current:
             problems.append(("a replay replaced it, but a current marker lists it", path))
         # Test existence last: collect may be removing it.
-        elif (what := file_problem(path, file, old.spec.sink.format)) and os.path.lexists(path):
+        elif (what := file_problem(path, file, old.spec.sink.format)) and exists(path):
             problems.append((what, path))
     return problems
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from semel import console
+from semel import console, storage
 from semel.declare import wording
 from semel.declare.wording import FILES_NAMED_MAX
+from semel.storage import ArchivePath
 
 if TYPE_CHECKING:
     from semel.audit import AuditVerdict
@@ -512,7 +513,7 @@ def _code(planned: Any, batch: dict[str, Any], attempts: list[Any]) -> dict[str,
     """
     from semel.archive import layout, provenance
 
-    root, batch_id = Path(batch["archive_path"]), batch["batch_id"]
+    root, batch_id = storage.at(batch["archive_path"]), batch["batch_id"]
     of, digests = "plan", None
     with suppress(OSError):  # Without a readable archive, show what the ledger knows.
         of, digests = "marker", provenance.code_of_marker(_marker_of(root, batch))
@@ -525,14 +526,14 @@ def _code(planned: Any, batch: dict[str, Any], attempts: list[Any]) -> dict[str,
         return None
     paths = digests.text_paths(layout.code(root))
     files = [
-        {"name": n, "sha256": d, "text": str(paths[n]) if os.path.isfile(paths[n]) else None}
+        {"name": n, "sha256": d, "text": str(paths[n]) if paths[n].exists() else None}
         for n, d in sorted(digests.files.items())
     ]
     about = {"semel": digests.semel, "git_commit": digests.git_commit, "digest": digests.digest}
     return {"of": of, **about, "files": files}
 
 
-def _marker_of(root: Path, batch: dict[str, Any]) -> Path:
+def _marker_of(root: ArchivePath, batch: dict[str, Any]) -> ArchivePath:
     """The marker of a batch's own output. A replay that replaces the output moves its marker."""
     from semel.archive import layout
 

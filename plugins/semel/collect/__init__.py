@@ -14,12 +14,10 @@ How it works, each step in a separate transaction:
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
-from glob import glob
 from pathlib import Path
 
-from semel import failpoints, settings
+from semel import failpoints, settings, storage
 from semel.archive import layout
 from semel.archive.marker import Marker, read_marker
 from semel.catalog.payload import FilterCache
@@ -42,7 +40,7 @@ from semel.model.manifest import Kind
 from semel.pipeline.opening import open_source, open_stored
 from semel.pipeline.spec import Spec
 from semel.sources import Partition
-from semel.storage import remove_folder
+from semel.storage import ArchivePath, remove_folder
 
 MERGES_PER_COLLECT_MAX = 64
 """Rounds of merging in one collect: each round reduces the number of live runs."""
@@ -83,7 +81,7 @@ def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
         pipeline = pipelines.find(connection, spec.name)
     if pipeline is None:
         return None
-    pipeline_id, archive = pipeline.pipeline_id, Path(pipeline.archive_path)
+    pipeline_id, archive = pipeline.pipeline_id, storage.at(pipeline.archive_path)
     retired = _retire(ledger, spec, pipeline)
     merged = _merge(ledger, spec, pipeline_id, log)
     deleted = delete_payload(ledger, pipeline_id)
@@ -93,8 +91,7 @@ def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
         folders, freed = _remove_staged(ledger, pipeline_id, archive)
     except OSError as error:
         raise RetryableError(
-            f"collect of {spec.name}: {error}. Fix the file system at {archive}, then run this "
-            "again"
+            f"collect of {spec.name}: {error}. {storage.remedy(archive)}, then run this again"
         ) from error
     finished, damaged = _finish(ledger, spec, pipeline_id, log)
     replaced, stuck_outputs, replaced_bytes = _remove_replaced(ledger, spec, pipeline)
@@ -233,29 +230,27 @@ def _drop(ledger: Ledger, pipeline_id: int, log: Log) -> int:
     return dropped
 
 
-def _remove_staged(ledger: Ledger, pipeline_id: int, archive: Path) -> tuple[int, int]:
+def _remove_staged(ledger: Ledger, pipeline_id: int, archive: ArchivePath) -> tuple[int, int]:
     """Remove folders of attempts that the ledger proves dead. All other folders stay. Returns the
     numbers of folders and bytes.
     """
     removed = freed = 0
     staging = layout.staging(archive)
-    # Path.glob would fail if a finalize removes a batch's folder meanwhile.
-    for name in sorted(glob("b*/f*", root_dir=staging)):
+    for name in sorted(storage.names_of_names(staging)):
         folder, match = staging / name, _ATTEMPT.fullmatch(name)
         if match is None:
             continue
         batch_id, fence = int(match[1]), int(match[2])
         values = {"batch_id": batch_id, "pipeline_id": pipeline_id}
         for attempt in ledger.rows("collect", "attempt_ends", **values):
-            # Keeps G6.
+            # Keeps G6, AR4.
             over = attempt["status"] == "lost" or attempt["batch_status"] == "finalized"
             if attempt["fence"] == fence and over:
                 failpoints.point("collect.before_remove")
                 freed += remove_folder(folder)
                 failpoints.point("collect.after_remove")
                 removed += 1
-        with suppress(OSError):  # Another attempt uses it, or another collect has removed it.
-            folder.parent.rmdir()
+        storage.remove_empty(folder.parent)
     return removed, freed
 
 
@@ -284,7 +279,7 @@ def _remove_replaced(
 
     Returns the number of batches, the errors of others, and the freed bytes.
     """
-    archive = Path(pipeline.archive_path)
+    archive = storage.at(pipeline.archive_path)
     sink = Path(pipeline.sink_address) if spec.sink_path() else None
     values = {
         "pipeline_id": pipeline.pipeline_id,

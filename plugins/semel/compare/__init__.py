@@ -22,6 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from semel import storage
 from semel.archive import layout
 from semel.clients.duck import DuckEngine
 from semel.compare import causes
@@ -38,6 +39,7 @@ from semel.model.batch import Log
 from semel.pipeline.opening import open_sinks, open_source
 from semel.pipeline.spec import Spec
 from semel.stage.job import JobEngine as Job
+from semel.storage import StorePath
 
 COMPARE_MEMORY_BYTES = 2 << 30
 """Memory for keys and hashes of rows, enough for five million. The rest goes to a temporary
@@ -75,7 +77,14 @@ def compare(
             comparison = _Compare(engine, chosen, difference_limit, log)
             return comparison.with_pipeline(choose_batches(ledger, other, wanted))
         comparison = _Compare(engine, find_claims(chosen), difference_limit, log)
-        staging = layout.staging(Path(chosen.pipeline.archive_path))
+        staging = layout.staging(storage.at(chosen.pipeline.archive_path))
+        if isinstance(staging, StorePath):
+            raise TerminalError(
+                f"{spec.name} has its archive in a store ({staging.parent}), and semel can compare "
+                "only pipelines with an archive in a folder. Compare it with a pipeline that should "
+                "write the same rows (--with)",
+                next=NO_STEP,
+            )
         with scratch_folder(staging) as scratch:
             return comparison.with_batch_path(open_job, scratch)
 

@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+from semel import storage
 from semel.archive import layout
 from semel.archive.marker import Marker, read_marker
 from semel.compare.answer import BatchRange
@@ -90,7 +90,7 @@ def choose_batches(ledger: Ledger, spec: Spec, wanted: BatchRange) -> ChosenBatc
     claims: dict[int, list[Claim]] = defaultdict(list)
     for r in claim_rows:
         claims[r["batch_id"]].append(Claim.from_row(r))
-    root = Path(pipeline.archive_path)
+    root = storage.at(pipeline.archive_path)
     markers = [read_marker(layout.marker(root, n), spec.sink_path()) for n in numbers]
     for marker in markers:
         if marker.erased:

@@ -15,6 +15,7 @@ from semel.declare.parts import escaped
 from semel.formats.pieces import PIECE_BYTES_MAX, cut, read_pieces
 from semel.formats.table import sink_format
 from semel.model.manifest import MarkedFile, Published
+from semel.storage import ArchivePath, readable
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -69,6 +70,17 @@ def dataset_of(
         for file in files
     ]
     return ds.FileSystemDataset(fragments, schema, fragments[0].format, disk)
+
+
+def fragment_of(path: ArchivePath) -> "ds.Fragment":
+    """A Parquet file of an archive, for a query with a filter."""
+    import pyarrow.dataset as ds
+    import pyarrow.fs as fs
+
+    file, form = readable(path), ds.ParquetFileFormat()
+    if isinstance(file, Path):
+        return form.make_fragment(str(file), fs.LocalFileSystem())
+    return form.make_fragment(file)
 
 
 # Keeps R5.

@@ -6,13 +6,13 @@ rows at once. It cuts the rows by their memory.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semel import limits
+from semel.storage import ArchivePath, readable
 
 PIECE_BYTES_MAX = 8 << 20
 """Bytes of long rows in memory (Arrow) per piece: a sink encodes them in some four times as much.
@@ -30,13 +30,13 @@ _STEPS = 8
 
 # Keeps R5.
 def read_pieces(
-    path: str | Path, columns: Sequence[str] | None = None, bytes_max: int = PIECE_BYTES_MAX
+    path: ArchivePath, columns: Sequence[str] | None = None, bytes_max: int = PIECE_BYTES_MAX
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a Parquet file, in order, in pieces of `bytes_max` or of one row.
 
     Raises OSError or pa.ArrowException if the file is unreadable.
     """
-    with pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
+    with pq.ParquetFile(readable(path), pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
         step = _rows_at_once(file.metadata, bytes_max)
         for rows in file.iter_batches(step, columns=columns and list(columns)):
             yield from cut(rows, bytes_max)

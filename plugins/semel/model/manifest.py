@@ -85,7 +85,8 @@ class SplitReport:
     record time of its valid records, in microseconds since 1970, if the pipeline has windows.
     `parsed_bytes`: the bytes read; `quarantined_bytes`: the bytes of quarantined records. `samples`
     has one record for each of the `reasons`. The split's valid rows begin at `first_row` of the
-    task's. `spill`: the file with these. `kept`: a file with a mask over them, for transforms.
+    task's. `spill`: the name of the file with these. `kept`: that of a mask over them, for
+    transforms.
     """
 
     split: int

@@ -138,7 +138,7 @@ class _PipelinePaths:
             table=table,
             written=[
                 (f"sink.{spec.sink.located_by}", table),
-                ("sink.archive", Location.of(_archive(spec))),
+                ("sink.archive", spec.archive_location()),
             ],
             derived=_derived(spec),
             read=spec.source.place(),
@@ -149,14 +149,6 @@ class _PipelinePaths:
 
 def _derived(spec: Spec) -> tuple[Location, ...]:
     return spec.sink.derived_places(counts=spec.aggregate is not None)
-
-
-def _archive(spec: Spec) -> Path:
-    """The declared archive or the default folder, which lies in the sink if the sink is a mount."""
-    if (declared := spec.declared_archive()) is not None:
-        return declared
-    beside = spec.sink_path() or settings.data_roots()[0] / spec.name
-    return beside.parent / sinks.ARCHIVES / beside.name
 
 
 def _clashes(paths: _PipelinePaths, other: _PipelinePaths) -> Iterator[str]:

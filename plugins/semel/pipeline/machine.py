@@ -13,6 +13,7 @@ from semel.errors import TerminalError
 from semel.pipeline import transforms as spec_transforms
 from semel.pipeline.spec import Spec
 from semel.sinks.spec import ARCHIVES
+from semel.storage import StorePath
 
 
 def problems(spec: Spec) -> Iterator[tuple[Key, str]]:
@@ -89,6 +90,9 @@ def _of_archive(
         return
     if archive is None:
         return
+    if isinstance(archive, StorePath):
+        yield from _of_stored_archive(spec, key)
+        return
     if sink and sink.is_relative_to(archive):
         yield key, f"{archive} contains the sink; keep them apart"
     elif sink and spec.sink.vacuumed and archive.is_relative_to(sink):
@@ -97,3 +101,11 @@ def _of_archive(
         yield key, f"{archive} lies in the sink; there it must be {sink / ARCHIVES}"
     elif source and (archive.is_relative_to(source) or source.is_relative_to(archive)):
         yield key, f"{archive} and the source's folder {source} overlap; keep them apart"
+
+
+def _of_stored_archive(spec: Spec, key: Key) -> Iterator[tuple[Key, str]]:
+    archive = spec.archive_location()
+    if archive.overlaps(spec.sink.whereabouts()):
+        yield key, f"{archive} and the sink overlap; keep them apart"
+    elif spec.source.reads_from(archive):
+        yield key, f"{archive} and the source overlap; keep them apart"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from semel import settings
+from semel import settings, storage
 from semel.declare import ddl
 from semel.declare import yaml as spec_yaml
 from semel.declare.aggregate import START, Aggregate
@@ -33,6 +33,7 @@ from semel.declare.parts import (
     WindowSpec,
     twice,
 )
+from semel.declare.place import FOLDER, PREFIX, Location
 from semel.declare.yaml import Problem, Problems
 from semel.errors import SpecError
 from semel.formats.table import sink_format
@@ -40,6 +41,7 @@ from semel.pipeline import digest
 from semel.pipeline import transforms as spec_transforms
 from semel.sinks import spec as sinks
 from semel.sources import spec as sources
+from semel.storage import ArchivePath, StorePath
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -363,7 +365,20 @@ class Spec(Model):
         """
         return self.sink.folder()
 
-    def declared_archive(self) -> Path | None:
+    def declared_archive(self) -> ArchivePath | None:
         """The absolute `sink.archive`, if it is declared. Raises as `sink_path` does."""
         declared = self.sink.archive
-        return None if declared is None else settings.allowed(declared, "sink.archive")
+        if declared is None or StorePath.is_url(declared):
+            return declared and storage.at(declared)
+        return settings.allowed(declared, "sink.archive")
+
+    def archive_location(self) -> Location:
+        """The archive, declared or by default, which lies in the sink if the sink is a mount."""
+        archive, sink = self.declared_archive(), self.sink_path()
+        if archive is None and sink is None and (archives := settings.archives()):
+            archive = storage.at(archives) / self.name
+        if archive is None:
+            beside = sink or settings.data_roots()[0] / self.name
+            archive = beside.parent / sinks.ARCHIVES / beside.name
+        kind = PREFIX if isinstance(archive, StorePath) else FOLDER
+        return Location(kind=kind, name=str(archive))

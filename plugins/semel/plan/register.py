@@ -1,10 +1,10 @@
 """Registration, before each plan: make the pipeline's row once, and check it against the spec."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import sqlalchemy as sa
 
+from semel import storage
 from semel.archive import layout, ownership
 from semel.errors import NO_STEP, TerminalError
 from semel.ledger import change, pipelines, row, transition
@@ -56,7 +56,7 @@ def register(connection: sa.Connection, spec: Spec, sink: Sink) -> Pipeline:
 def _insert(connection: sa.Connection, spec: Spec, place: DeclaredPlace) -> Pipeline:
     """The new row, or that of another plan that registers the pipeline at the same time."""
     if pipelines.owner(connection, place.address, place.archive) is None:
-        ownership.refuse_traces(spec, place.sink, Path(place.archive))
+        ownership.refuse_traces(spec, place.sink, storage.at(place.archive))
     change(
         connection,
         "pipelines",
@@ -132,7 +132,7 @@ def _moved(
     if folder is None and old != place.address:
         raise elsewhere(spec, old, place.address)
     pipelines.lock(connection, pipeline)
-    archive = Path(place.archive)
+    archive = storage.at(place.archive)
     ownership.refuse_foreign_markers(connection, pipeline_id, spec.name, folder, archive)
     last = row(connection, "pipelines", "last_finalized", pipeline_id=pipeline_id)
     if last and not layout.marker(archive, last["batch_id"]).exists():

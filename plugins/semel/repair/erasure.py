@@ -9,9 +9,8 @@ It deletes nothing, and cannot undo such a record.
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
-from semel import failpoints
+from semel import failpoints, storage
 from semel.archive import layout, traces, write_marker
 from semel.archive.marker import MarkedErasure, Marker, parse_marker, read_marker
 from semel.declare.wording import some_of
@@ -25,7 +24,6 @@ from semel.pipeline.spec import Spec
 from semel.repair.accept import current_user
 from semel.repair.adopt.insert import insert_erasures
 from semel.sinks import MiscountError, Sink
-from semel.storage import checksum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +43,7 @@ class _MarkerFiles:
     """A batch's marker, and each file that it lists as it is now. None if the file is missing."""
 
     text: bytes
+    version: object
     marker: Marker
     current: list[MarkedFile | None]
 
@@ -70,16 +69,19 @@ def accept_erased(
     first, last = batches
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
-    archive = Path(pipeline.archive_path) if pipeline else layout.archive_folder(spec)
+    archive = storage.at(pipeline.archive_path) if pipeline else layout.archive_folder(spec)
     numbers = [n for n in sorted(traces.marker_numbers(archive)) if first <= n <= last]
     with open_sinks(spec) as sink_of:
         all_files = []
         for number in numbers:
             path = layout.marker(archive, number)
-            marker = parse_marker(text := path.read_bytes(), path, spec.sink_path())
+            text, version = storage.read_version(path)
+            marker = parse_marker(text, path, spec.sink_path())
             sink = None if marker.sink else sink_of(marker.spec)
             current = _current_files(text, marker, sink)
-            all_files.append(_MarkerFiles(text=text, marker=marker, current=current))
+            all_files.append(
+                _MarkerFiles(text=text, version=version, marker=marker, current=current)
+            )
     reduced = [files for files in all_files if files.missing.rows or files.missing.records]
     _check_number(spec, all_files, reduced, lacking)
     at, by = datetime.now(UTC).isoformat(), current_user()
@@ -130,7 +132,7 @@ def _write(files: _MarkerFiles, at: str, by: str, why: str) -> None:
     plain["files"] = [{**listed, **asdict(file)} for listed, file in pairs if file]
     erasure = MarkedErasure(at=at, by=by, why=why, rows=missing.rows, records=missing.records)
     plain["erased"] = [*plain.get("erased", ()), asdict(erasure)]
-    write_marker.rewrite_marker(path, plain)
+    write_marker.rewrite_marker(path, plain, files.version)
 
 
 def _current_files(text: bytes, marker: Marker, sink: Sink | None) -> list[MarkedFile | None]:
@@ -187,11 +189,12 @@ def _current_file(marker: Marker, file: MarkedFile) -> MarkedFile | None:
     except FileNotFoundError:
         return None
     form = marker.spec.sink.format if file.kind is Kind.DATA else "parquet"
-    count = sink_format(form).code().count_rows(path)
+    count = sink_format(form).code().count_rows(storage.readable(path))
     if count >= file.records:
         raise CorruptionError(
             f"{path}: this file has changed, but no record of it is missing ({count} of "
             f"{file.records}). Nothing was recorded. Restore it from a backup",
             next=f"semel audit {marker.pipeline}",
         )
-    return replace(file, records=count, bytes=path.stat().st_size, checksum=checksum(path))
+    size = storage.stat(path).size
+    return replace(file, records=count, bytes=size, checksum=storage.checksum(path))

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from semel import failpoints, settings
+from semel import failpoints, settings, storage
 from semel.archive import layout, ownership, write_marker
 from semel.archive.marker import Marker, markers_in
 from semel.declare.durations import format_duration
@@ -40,7 +40,7 @@ from semel.repair.adopt.history import histories
 from semel.repair.adopt.ids import ShardIds
 from semel.repair.adopt.partitions import partitions_of
 from semel.stage.ids_file import Shard, write_shard
-from semel.storage import make_folder, sync_folder, write_new
+from semel.storage import ArchivePath, make_folder, sync_folder, write_new
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def _exact(ledger: Ledger, spec: Spec, log: Log) -> ExactSince:
         log(f"finalized batch {batch['batch_id']}, which had committed")
     # The declaration may name another sink already.
     sink = Path(pipeline.sink_address) if spec.sink_path() else None
-    markers = markers_in(sink, Path(pipeline.archive_path))
+    markers = markers_in(sink, storage.at(pipeline.archive_path))
     with ledger.transaction() as connection:
         _refuse_unknown(connection, pipeline, markers)
     batches = histories(markers)
@@ -112,7 +112,7 @@ def _exact(ledger: Ledger, spec: Spec, log: Log) -> ExactSince:
         catalog = recover_ids(spec, batches, partitions, now, Path(spills), keep)
         if catalog.lost_batches:
             raise _lost_ids_error(spec, catalog)
-        if (ids := Path(pipeline.archive_path) / Kind.IDS).is_dir():
+        if (ids := storage.at(pipeline.archive_path) / Kind.IDS).is_dir():
             sync_folder(ids)  # Includes files that a twin wrote just now.
         failpoints.point("exact.before_lock")
         with ledger.transaction() as connection:
@@ -153,7 +153,7 @@ def _write_ids(spec: Spec, marker: Marker, ids: list[ShardIds]) -> None:
     _write(list_path, json.dumps(plain, indent=1, sort_keys=True).encode() + b"\n")
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: ArchivePath, data: bytes) -> None:
     with suppress(FileExistsError):  # An earlier try or a twin has written it.
         write_new(path, data)
     if path.read_bytes() != data:
@@ -198,7 +198,7 @@ def _switch(
     if unread is not None:
         raise RetryableError(
             f"{spec.name}: batch {unread['batch_id']} has committed, but exact did not find its "
-            f"marker in {layout.markers(Path(pipeline.archive_path))}. The pipeline stays "
+            f"marker in {layout.markers(storage.at(pipeline.archive_path))}. The pipeline stays "
             "at_least_once. If the marker is lost, restore it. Run this again"
         )
     catalog.write(connection, pipeline_id, spec.dedup.horizon)

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 from semel.archive import layout
@@ -13,6 +12,7 @@ from semel.archive.provenance import CodeDigests, code_of_marker
 from semel.ledger import Ledger
 from semel.model.batch import runs
 from semel.pipeline.spec import Spec
+from semel.storage import ArchivePath
 
 Span = tuple[datetime, datetime]
 
@@ -30,7 +30,7 @@ class CodeVersionOutput:
 
     code: CodeDigests | None
     digest: str | None
-    texts: dict[str, Path]
+    texts: dict[str, ArchivePath]
     git_commits: tuple[str, ...]
     batches: tuple[int, ...]
     runs: tuple[tuple[int, int], ...]
@@ -64,7 +64,7 @@ def _code_output(
     digest: str | None,
     members: list[tuple[int, Any, CodeDigests | None]],
     finalized: list[int],
-    folder: Path,
+    folder: ArchivePath,
 ) -> CodeVersionOutput:
     """Describe one group. `members`: batches by the time of their output, each with its place in
     the commit order. `finalized`: the pipeline's finalized batches, in order."""

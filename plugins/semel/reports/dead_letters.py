@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -14,11 +13,13 @@ from semel.archive import layout
 from semel.archive.marker import Marker, generations, markers_of, read_marker
 from semel.errors import TerminalError
 from semel.formats import words
+from semel.formats.output import fragment_of
 from semel.formats.pieces import read_pieces
 from semel.model.manifest import Kind, MarkedFile
 from semel.model.reasons import Reason
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
+from semel.storage import ArchivePath
 
 REFUSED = str(Kind.REFUSED)
 """The reason of rows that a table refused and `semel accept --refused` moved aside."""
@@ -45,7 +46,7 @@ class Letter:
     reason: str
     detail: str
     text: str
-    file: Path
+    file: ArchivePath
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class Letters:
     letters: tuple[Letter, ...]
     total: int
     batches: int
-    folder: Path
+    folder: ArchivePath
 
 
 def letters(
@@ -127,10 +128,7 @@ def _count_letters(marker: Marker, file: MarkedFile, reason: str | None) -> int:
         return file.records if reason in (None, REFUSED) else 0
     if reason is None:
         return file.records
-    import pyarrow.dataset as ds  # Imports pandas.
-
-    wanted = pc.field("reason") == reason
-    return ds.dataset(marker.path_of(file), format="parquet").count_rows(filter=wanted)
+    return fragment_of(marker.path_of(file)).count_rows(filter=pc.field("reason") == reason)
 
 
 def _read_letters(
@@ -156,7 +154,7 @@ def _read_letters(
         )
 
 
-def _rows(path: Path, reason: str | None) -> Iterator[dict[str, Any]]:
+def _rows(path: ArchivePath, reason: str | None) -> Iterator[dict[str, Any]]:
     """The rows of a file; only the rows with `reason`, unless it is None."""
     for rows in read_pieces(path):
         wanted = rows if reason is None else rows.filter(pc.field("reason") == reason)

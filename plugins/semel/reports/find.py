@@ -22,7 +22,7 @@ from semel.declare.ddl import ColumnType
 from semel.declare.wording import batch_list
 from semel.errors import CorruptionError, TerminalError
 from semel.formats.decimals import is_no_decimal
-from semel.formats.output import BOUNDED, columns_in_files, dataset_of
+from semel.formats.output import BOUNDED, columns_in_files, dataset_of, fragment_of
 from semel.formats.pieces import read_pieces
 from semel.model.manifest import Kind, StagedFile
 from semel.pipeline.opening import open_sinks
@@ -226,8 +226,8 @@ def _in_decisions(
     for file in marker.of_kind(Kind.DECISIONS):
         rows: list[dict[str, Any]] = []
         with _note_damage(marker, file, damaged):
-            decisions = ds.dataset(marker.path_of(file), format="parquet")
-            ids = decisions.schema.field("record_id").type
+            decisions = fragment_of(marker.path_of(file))
+            ids = decisions.physical_schema.field("record_id").type
             fields = {n: (ds.field("record_id", n), ids.field(n).type) for n in wanted}
             rows = decisions.to_table(
                 columns=["source_partition_id", "offset", "reason"],

@@ -5,7 +5,6 @@ The command line and the Airflow tasks print the same text.
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from semel.declare.wording import FILES_NAMED_MAX, KEYS_NAMED_MAX, named, size
@@ -13,6 +12,7 @@ from semel.declare.wording import count as _count
 from semel.model.batch import LABELS, Batch, BatchStatus, Counts, Ignored, run_of
 from semel.reports.intervals import moment
 from semel.settings import local_airflow
+from semel.storage import ArchivePath
 
 if TYPE_CHECKING:  # Airflow imports this every few seconds; importing a verb takes half a second.
     from semel.collect import Collected
@@ -414,7 +414,7 @@ def counts(values: Counts) -> list[str]:
     ]
 
 
-def _kept_files(files: Mapping[str, Path]) -> list[tuple[str, Path]]:
+def _kept_files(files: Mapping[str, ArchivePath]) -> list[tuple[str, ArchivePath]]:
     return [(kind.replace("_", " "), pattern) for kind, pattern in files.items()]
 
 

@@ -13,12 +13,11 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
-from semel import failpoints, limits
+from semel import failpoints, limits, storage
 from semel.archive import layout, provenance
 from semel.declare.wording import FILES_NAMED_MAX
 from semel.errors import (
@@ -437,7 +436,7 @@ def _is_answered(
     if not once:
         is_newest = root_row["newest"] == mine.batch_id
         return is_newest and not replaced_parts(ledger, spec, mine.batch_id)
-    archive = Path(pipeline.archive_path)
+    archive = storage.at(pipeline.archive_path)
     code = provenance.code_of_marker(layout.replaced_marker(archive, mine.root, mine.generation))
     if root_row["newest"] == mine.batch_id or code is None:
         code = provenance.code_of_marker(layout.marker(archive, mine.root))

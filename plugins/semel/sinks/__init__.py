@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from semel.errors import NO_STEP, CorruptionError, TerminalError
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from semel.model.manifest import ManifestFile, Published, StagedFile
+    from semel.storage import ArchivePath
 
 
 _DAMAGED_SHOWN = 5
@@ -162,7 +162,7 @@ class NotesQuery(NamedTuple):
 
     pipeline: str
     count: int
-    staged: Path
+    staged: "ArchivePath"
     has: int | None
 
 
@@ -228,7 +228,7 @@ class Sink(ABC):
         """Close the connection, if the sink keeps one."""
 
     @abstractmethod
-    def check(self, schema: "pa.Schema | None", staged: Path) -> RowChecker | None:
+    def check(self, schema: "pa.Schema | None", staged: "ArchivePath") -> RowChecker | None:
         """Refuse early what would fail later. Stage calls it in the driver, on each attempt.
 
         `schema`: the output's columns; None if only the transform's job determines them.
@@ -295,7 +295,7 @@ class Sink(ABC):
             next=f"semel show {won.batch_id}",
         )
 
-    def copy_marker(self, won: CommittedBatch, marker: Path) -> None:  # noqa: ARG002
+    def copy_marker(self, won: CommittedBatch, marker: "ArchivePath") -> None:  # noqa: ARG002
         """Keep a copy of the marker with the output, for readers without access to the archive.
 
         Finalize calls it when the marker is durable, before it updates the ledger; two calls may

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from semel.catalog.ids import hash_ids
 from semel.formats.pieces import read_pieces
 from semel.model.manifest import ManifestFile, StagedFile
+from semel.storage import at
 
 DUPLICATE_KEYS_MAX = 1_000
 """The number of equal hashes whose keys semel compares; a message names one key."""
@@ -72,7 +73,7 @@ def _hashed(
     """The keys of all rows without a null, in pieces, and their h1 (uint64)."""
     for file in files:
         path = file.path if isinstance(file, StagedFile) else file.staged_path
-        for piece in read_pieces(path, key):
+        for piece in read_pieces(at(path), key):
             table = pa.Table.from_batches([piece])
             hashed = hash_ids(table, key, shards=1)
             yield table.filter(pa.array(hashed.valid)), hashed.h1[hashed.valid]

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from pydantic import field_validator
 
+from semel.clients.objects.access import check_url
 from semel.declare.context import Context
 from semel.declare.parts import GLOB, FolderWindow, Model, path_problem
 from semel.declare.place import Location
 from semel.errors import TerminalError
 from semel.sinks import Sink
+from semel.storage import StorePath
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -75,7 +77,11 @@ class SinkSpec(Model):
     @field_validator("archive", check_fields=False)
     @classmethod
     def _archive(cls, path: str | None) -> str | None:
-        return checked_folder(path)
+        if path is None or not StorePath.is_url(path):
+            return checked_folder(path)
+        if cls.in_folder:
+            raise ValueError("is a URL, and a folder of files needs its archive next to it")
+        return check_url(path)
 
     @property
     def folders(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import pyarrow as pa
 from semel.errors import CorruptionError
 from semel.formats.pieces import PIECE_BYTES_MAX, read_pieces
 from semel.sinks import CommittedBatch
+from semel.storage import at
 
 if TYPE_CHECKING:
     from semel.model.manifest import ManifestFile
@@ -24,7 +25,7 @@ def staged(
     """
     for file in won.files if files is None else files:
         try:
-            yield from read_pieces(file.staged_path, won.schema.names, bytes_max)
+            yield from read_pieces(at(file.staged_path), won.schema.names, bytes_max)
         except pa.ArrowException as error:
             raise CorruptionError(
                 f"batch {won.batch_id}: {file.staged_path} cannot be read ({error}). The batch is "

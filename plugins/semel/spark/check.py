@@ -35,7 +35,8 @@ from semel.spark import probe, versions
 from semel.spark.engine import JOB_FAILURES, translate_error
 from semel.spark.session import open_engine
 from semel.stage.job import columns_of
-from semel.storage import check_links, check_links_of
+from semel.storage import StorePath, check_links, check_links_of
+from semel.storage import probe as archives
 
 CHECK_TASK_SECONDS = 0.5
 """Minimum duration of a task of `semel check`, so that further tasks go to other executors."""
@@ -115,7 +116,7 @@ def check(specs: list[Spec], spark: str | None, log: Log) -> CheckReport:
         log("the folders")
         folders = _folders(report, stack, specs)
         report.folders = len(folders)
-        checks = _sources(report, specs, log)
+        checks = [*_sources(report, specs, log), *_stored_archives(report, specs, log)]
         needed = not specs or any(not spec.by_position for spec in specs)
         _sinks(report, [s for s in specs if not s.sink.in_folder], log)
         request = probe.ProbeRequest(
@@ -182,7 +183,8 @@ def _folders(report: CheckReport, stack: ExitStack, specs: list[Spec]) -> list[P
     """
     user, folders = os.geteuid(), []
     places = [path for spec in specs for path in (spec.sink_path(), layout.archive_folder(spec))]
-    wanted = {path for path in places if path} or set(settings.data_roots())
+    wanted = {path for path in places if isinstance(path, Path)}
+    wanted = wanted if places else set(settings.data_roots())
     for base in sorted({_existing_folder(path) for path in wanted}):
         if not base.is_dir():
             report.add("sink", f"the folder {base} does not exist", "create or mount it")
@@ -198,6 +200,23 @@ def _folders(report: CheckReport, stack: ExitStack, specs: list[Spec]) -> list[P
                 "let that user write to it, on a file system of this machine that has hard links",
             )  # fmt: skip
     return folders
+
+
+def _stored_archives(report: CheckReport, specs: list[Spec], log: Log) -> list[ExecutorCheck]:
+    """Check the archives in stores from the driver. Returns checks for executors."""
+    checks = []
+    for archive in dict.fromkeys(map(layout.archive_folder, specs)):
+        if not isinstance(archive, StorePath):
+            continue
+        log(f"the archive {archive}")
+        try:
+            report.add("archive", archives.describe(archive))
+        except (SemelError, PermissionError) as error:
+            report.add("archive", f"{archive}: {error}", archives.REMEDY)
+        values = str(archive), archive.connection
+        right = f"{archive}, from which each puts, lists, reads and deletes"
+        checks.append(ExecutorCheck("archive", archives.__name__, values, right, archives.REMEDY))
+    return checks
 
 
 def _sources(report: CheckReport, specs: list[Spec], log: Log) -> list[ExecutorCheck]:
@@ -358,7 +377,7 @@ def _links(report: CheckReport, folders: list[Path]) -> None:
     for folder in folders:
         paths = [path for path in written if path.parent == folder]
         try:
-            check_links_of(paths, folder / "links")
+            check_links_of(folder / "links", paths)
             report.add("links", f"of {len(paths)} files that tasks wrote below {folder.parent}")
         except (OSError, TerminalError) as error:
             report.add("links", str(error), _REMEDIES["links"])

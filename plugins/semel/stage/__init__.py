@@ -17,11 +17,10 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 
 import pyarrow as pa
 
-from semel import failpoints, limits
+from semel import failpoints, limits, storage
 from semel.archive import layout, ownership, provenance
 from semel.catalog.runs import ensure_segment, snapshot
 from semel.declare.wording import count
@@ -60,7 +59,7 @@ from semel.stage import account, event_time, fatal, replayed
 from semel.stage.context import StageContext
 from semel.stage.job import JobEngine, Outcome, StageJob, columns_of, splits_for, writes_early
 from semel.stage.sample import check_sample
-from semel.storage import check_links_of, make_folder, sync_folder
+from semel.storage import ArchivePath, check_links_of, make_folder, sync_folder
 
 DIED_ATTEMPTS = 2
 """After so many attempts died in the same part of a batch, stage examines its records."""
@@ -79,7 +78,7 @@ class Staged:
     counts: Counts = Counts()
     files: int = 0
     aside: account.SetAside | None = None
-    kept: dict[str, Path] = field(default_factory=dict)
+    kept: dict[str, ArchivePath] = field(default_factory=dict)
     ignored: Ignored = Ignored()
 
 
@@ -173,6 +172,7 @@ def _check_sink(context: StageContext, sink: Sink, job: StageJob) -> RowChecker 
     """Check the sink before the job. Returns the check for rows if the sink can refuse some."""
     ledger, pipeline, batch = context.ledger, context.pipeline, context.batch
     is_replay = batch.replays is not None
+    storage.check_guarantees(context.archive)
     refuses = sink.check(_columns(job), job.data_dir)
     ownership.check_target(ledger, pipeline, sink, context.known, job.data_dir, replay=is_replay)
     notes = refuses.notes if refuses else ()
@@ -187,7 +187,7 @@ def make_folders(job: StageJob) -> None:
     """Create the folders for tasks to write to, because tasks create none."""
     for folder in (job.spill_dir, job.data_dir):
         make_folder(folder)
-    fatal.make_folder(job.folder)
+    fatal.notes_folder(job.folder).mkdir(exist_ok=True)
 
 
 def _give_up(context: StageContext, attempt: Attempt, error: BaseException) -> None:
@@ -211,7 +211,7 @@ def _give_up(context: StageContext, attempt: Attempt, error: BaseException) -> N
     if isinstance(error, OSError):
         raise RetryableError(
             f"batch {batch.batch_id}, attempt {attempt.fence}: {error}. Nothing was committed. "
-            f"Fix the file system at {context.archive}, then run stage again"
+            f"{storage.remedy(context.archive)}, then run stage again"
         ) from error
 
 
@@ -295,7 +295,7 @@ def _seal(
     sink.check_staged(pa.schema(columns), [file for file in staged if file.kind is Kind.DATA])
     digest = account.input_digest(job, outcome.reports)
     manifest = list(_final_names(context, sink, attempt, staged))
-    check_links_of((f.path for f in staged), context.archive)
+    check_links_of(context.archive, (f.path for f in staged))
     # Keeps S10.
     for folder in (job.data_dir, job.folder, job.folder.parent):
         sync_folder(folder)

@@ -1,14 +1,15 @@
 """The context of one attempt: the values that its steps in the driver share."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
+from semel import storage
 from semel.ledger import Ledger
 from semel.model.batch import Batch, Claim, Log, Pipeline
 from semel.pipeline.spec import Spec
 from semel.sinks.note_comparison import KnownBatch
 from semel.sources import Source
 from semel.stage.job import JobEngine
+from semel.storage import ArchivePath
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,6 @@ class StageContext:
     log: Log
 
     @property
-    def archive(self) -> Path:
-        """The folder of the pipeline's archive."""
-        return Path(self.pipeline.archive_path)
+    def archive(self) -> ArchivePath:
+        """The pipeline's archive."""
+        return storage.at(self.pipeline.archive_path)

@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import xxhash
@@ -30,6 +29,7 @@ from semel.formats.selection import NO_OFFSETS, Selection
 from semel.model.split import Split
 from semel.sources import Source
 from semel.stage.job import StageJob
+from semel.storage import ArchivePath, StorePath, names
 
 FOUND_MAX = 3
 """Fatal records to search for: each takes some twenty readings of a part of its split."""
@@ -40,32 +40,35 @@ PART_SECONDS = 120
 
 @contextmanager
 def noted(job: StageJob, name: str, splits: Iterable[Split]) -> Iterator[None]:
-    """Note within the block that splits are being read. `name`: unique at any time."""
-    note = _folder(job.folder) / name
-    note.write_text(json.dumps([split.number for split in splits]))
+    """Note within the block that splits are being read. `name`: unique at any time.
+
+    In a store, where a note takes as long as thousands of records, the first attempt makes none.
+    """
+    if isinstance(job.folder, StorePath) and job.fence == 1:
+        yield
+        return
+    note = notes_folder(job.folder) / name
+    note.write_bytes(json.dumps([split.number for split in splits]).encode())
     yield
     note.unlink(missing_ok=True)
 
 
-def make_folder(attempt: Path) -> None:
-    """Create the folder of an attempt's notes."""
-    _folder(attempt).mkdir(exist_ok=True)
-
-
-def _folder(attempt: Path) -> Path:
+def notes_folder(attempt: ArchivePath) -> ArchivePath:
+    """The folder of an attempt's notes."""
     return attempt / "reading"
 
 
-def died_over(attempts: Sequence[Path]) -> list[int]:
+def died_over(attempts: Sequence[ArchivePath]) -> list[int]:
     """The numbers of the splits that each of the attempts was reading when it ended."""
     each = [set(_read_notes(attempt)) for attempt in attempts]
     return sorted(set.intersection(*each)) if each else []
 
 
-def _read_notes(attempt: Path) -> Iterator[int]:
-    for note in _folder(attempt).glob("*"):
+def _read_notes(attempt: ArchivePath) -> Iterator[int]:
+    folder = notes_folder(attempt)
+    for name in names(folder):
         with suppress(ValueError, FileNotFoundError):  # Its writer died or removed it.
-            yield from json.loads(note.read_text())
+            yield from json.loads((folder / name).read_bytes())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +80,7 @@ class Fatal:
     signal: int
 
 
-def check(job: StageJob, attempts: Sequence[Path]) -> None:
+def check(job: StageJob, attempts: Sequence[ArchivePath]) -> None:
     """Raises TerminalError, with their positions, if the attempts died of fatal records."""
     numbers = died_over(attempts)
     records = search(job.source, [job.splits[n] for n in numbers], job.batch_id) if numbers else []

@@ -5,9 +5,9 @@ Parquet, one file per shard with new ids: the columns `h1` (uint64) and `h2` (ui
 buckets of the ids.
 """
 
+import io
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Self
 
 import numpy as np
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from semel.model.buckets import Buckets
 from semel.model.manifest import Kind, StagedFile
-from semel.storage import Sealed
+from semel.storage import ArchivePath, new, readable
 
 _KEY = b"semel"
 
@@ -43,9 +43,9 @@ class Shard:
         return cls(**plain, buckets=None if ranges is None else Buckets.of_ranges(ranges))
 
 
-def write_ids(path: Path, of: Shard, h1: np.ndarray, h2: np.ndarray) -> StagedFile:
+def write_ids(path: ArchivePath, of: Shard, h1: np.ndarray, h2: np.ndarray) -> StagedFile:
     """Durably write the ids of a shard as a new file. Returns its description."""
-    with Sealed(path) as file:
+    with new(path) as file:
         write_shard(file, of, h1, h2)
     return StagedFile(
         kind=Kind.IDS,
@@ -66,11 +66,11 @@ def write_shard(file: IO[bytes], of: Shard, h1: np.ndarray, h2: np.ndarray) -> N
     pq.write_table(table, file, compression="none", use_dictionary=False, write_statistics=False)
 
 
-def read_ids(path: Path) -> tuple[Shard, np.ndarray, np.ndarray]:
+def read_ids(path: ArchivePath) -> tuple[Shard, np.ndarray, np.ndarray]:
     """Read a file of `write_ids`: the shard, h1 and h2. Raises OSError, pa.ArrowException or
     ValueError if it is unreadable.
     """
-    table = pq.read_table(path, columns=["h1", "h2"], partitioning=None)
+    table = pq.read_table(readable(path), columns=["h1", "h2"], partitioning=None)
     try:
         of = Shard.from_bytes(table.schema.metadata[_KEY])
     except (KeyError, TypeError) as error:
@@ -79,7 +79,7 @@ def read_ids(path: Path) -> tuple[Shard, np.ndarray, np.ndarray]:
 
 
 def write_known(
-    folder: Path, shards: int, shard: np.ndarray, h1: np.ndarray, h2: np.ndarray
+    folder: ArchivePath, shards: int, shard: np.ndarray, h1: np.ndarray, h2: np.ndarray
 ) -> None:
     """Write ids, sorted by h1 within each shard, for a job that uses them instead of the catalog.
 
@@ -87,14 +87,27 @@ def write_known(
     """
     for number in range(shards):
         in_shard = shard == number
-        np.savez(_known_path(folder, number), h1=h1[in_shard], h2=h2[in_shard])
+        write_arrays(_known_path(folder, number), h1=h1[in_shard], h2=h2[in_shard])
 
 
-def read_known(folder: Path, shard: int) -> tuple[np.ndarray, np.ndarray]:
+def read_known(folder: ArchivePath, shard: int) -> tuple[np.ndarray, np.ndarray]:
     """Read the h1 and h2 of a shard from `write_known`. Raises OSError if its file is missing."""
-    with np.load(_known_path(folder, shard)) as arrays:
-        return arrays["h1"], arrays["h2"]
+    arrays = read_arrays(_known_path(folder, shard))
+    return arrays["h1"], arrays["h2"]
 
 
-def _known_path(folder: Path, shard: int) -> Path:
+def _known_path(folder: ArchivePath, shard: int) -> ArchivePath:
     return folder / f"known-{shard}.npz"
+
+
+def write_arrays(path: ArchivePath, **arrays: np.ndarray) -> None:
+    """Write arrays, each with its name, for the tasks of one job. Not durable."""
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    path.write_bytes(file.getbuffer())
+
+
+def read_arrays(path: ArchivePath) -> dict[str, np.ndarray]:
+    """Read the arrays from `write_arrays`. Raises OSError if the file is missing."""
+    with np.load(io.BytesIO(path.read_bytes())) as arrays:
+        return dict(arrays)

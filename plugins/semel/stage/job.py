@@ -22,6 +22,7 @@ from semel.sinks import RefusedRows, RowChecker
 from semel.sources import Source
 from semel.stage import folders
 from semel.stage.combine import lifted, partial_schema
+from semel.storage import ArchivePath, StorePath
 
 if TYPE_CHECKING:
     from semel.stage.verdicts import Selected
@@ -45,7 +46,7 @@ class StageJob:
     attempt_id: int
     began_at: datetime
     fence: int
-    folder: Path
+    folder: ArchivePath
     source: Source
     splits: Splits
     shards: int
@@ -61,7 +62,7 @@ class StageJob:
     refuses: RowChecker | None = None
     selected: "Selected | None" = None
     """In a replay or an admission: the selected records."""
-    known: Path | None = None
+    known: ArchivePath | None = None
     """In a compare: the folder with the known ids, instead of the catalog."""
     writes_early: bool = False
     """Whether read tasks write the output, before classify, and only tasks with duplicates write
@@ -135,10 +136,12 @@ class StageJob:
         """The splits of a task, in source order."""
         return self.splits.of_task(task)
 
-    # Keeps S5.
+    # Keeps S5, AR4.
     def check_folder(self) -> None:
-        """Raises ArchiveUnseenError if this process does not see the folder of the attempt."""
-        if not self.folder.is_dir():
+        """Raises ArchiveUnseenError if this process does not see the folder of the attempt. A store
+        has no folders: nothing seals or lists what a task of a deleted attempt puts there.
+        """
+        if not isinstance(self.folder, StorePath) and not self.folder.is_dir():
             raise ArchiveUnseenError(
                 f"an executor on {socket.gethostname()} does not see the archive: the driver made "
                 f"the folder {self.folder}, and it does not exist there. Nothing was committed. "
@@ -146,11 +149,11 @@ class StageJob:
             )
 
     @property
-    def spill_dir(self) -> Path:
+    def spill_dir(self) -> ArchivePath:
         return self.folder / "spill"
 
     @property
-    def data_dir(self) -> Path:
+    def data_dir(self) -> ArchivePath:
         return self.folder / "data"
 
     def output_schema(self) -> pa.Schema:

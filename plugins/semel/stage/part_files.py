@@ -8,7 +8,6 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -22,13 +21,16 @@ from semel.model.manifest import Kind, StagedFile
 from semel.stage.combine import Combiner, records_of
 from semel.stage.folders import labels
 from semel.stage.job import OFFSET_COLUMN, SOURCE_COLUMN, StageJob
-from semel.storage import Sealed
+from semel.storage import ArchivePath, StorePath, new
 
 PARTITION_FILES_PER_SPLIT_MAX = 4_096
 """Folders times shards for the rows of one split. More mean that partition_by is a wrong key."""
 
 LETTERS_HELD_BYTES = 64 << 20
 """Bytes of dead letters (Arrow) that a task buffers before it writes a file."""
+
+OBJECT_BYTES_HELD = 128 << 20
+"""Bytes of rows (Arrow) that a task buffers for a store, which takes a file whole, from memory."""
 
 Place = tuple[str, int]
 """A folder below the sink, and the shard in it."""
@@ -45,7 +47,7 @@ class PartWriter:
 
     def __init__(
         self,
-        folder: str,
+        folder: ArchivePath,
         *,
         tag: str,
         kind: Kind = Kind.DATA,
@@ -56,7 +58,7 @@ class PartWriter:
         keys: bool = False,
         held_bytes_max: int | None = None,
     ) -> None:
-        self._folder = Path(folder)
+        self._folder = folder
         self._tag = tag
         self._kind = kind
         self._format = format
@@ -66,6 +68,8 @@ class PartWriter:
         if not positions and shards > 1:
             self._left_out += [SOURCE_COLUMN, OFFSET_COLUMN]
         self._held_bytes_max = held_bytes_max or sink_format(format).held_bytes_max
+        if isinstance(folder, StorePath):
+            self._held_bytes_max = min(self._held_bytes_max, OBJECT_BYTES_HELD)
         self._held: dict[Place, list[pa.Table]] = defaultdict(list)
         self._bytes: Counter[Place] = Counter()
         self._of_split: set[Place] = set()
@@ -155,7 +159,7 @@ class TaskFiles:
 
     def __init__(self, job: StageJob, tag: str) -> None:
         job.check_folder()
-        sink, folder = job.spec.sink, str(job.data_dir)
+        sink, folder = job.spec.sink, job.data_dir
         output = PartWriter(
             folder,
             format=sink.format,
@@ -186,13 +190,15 @@ class TaskFiles:
         return tuple(file for writer in self._writers for file in writer.close())
 
 
-def write_table(path: Path, table: pa.Table, kind: Kind, folder: str, format: str) -> StagedFile:
+def write_table(
+    path: ArchivePath, table: pa.Table, kind: Kind, folder: str, format: str
+) -> StagedFile:
     """Durably write a table as a new file. Returns its description.
 
     Raises TerminalError if the format cannot represent one of its numbers.
     """
     form = sink_format(format)
-    with Sealed(path) as file:
+    with new(path) as file:
         form.code().write(table, file)
     partial = kind is Kind.DATA and RECORDS in table.column_names
     return StagedFile(

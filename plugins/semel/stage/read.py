@@ -84,7 +84,7 @@ def read_task(job: StageJob, task: int, *, write: bool) -> TaskResult:
                 results += joined or [_read(job, split, out, spill) for split in group]
     reports, row = [], 0
     for report in (result.report for result in results):
-        reports.append(replace(report, spill=spill and spill.path, first_row=row))
+        reports.append(replace(report, spill=spill and spill.path.name, first_row=row))
         row += report.counts.survivors
     reports[-1] = replace(reports[-1], files=out.close())
     parts = (part for result in results for part in result.ids)

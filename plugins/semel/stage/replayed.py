@@ -10,9 +10,9 @@ next replay uses its verdicts.
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
+from semel import storage
 from semel.archive import layout
 from semel.archive.marker import Marker, read_marker
 from semel.errors import AGAIN, CorruptionError, SourceError, TerminalError
@@ -41,10 +41,10 @@ def marker_of(pipeline: Pipeline, root: int, generation: int) -> Marker:
     If the next generation's marker has replaced it already, before that batch is finalized, reads
     the backup. Raises CorruptionError if the marker is missing, or from an earlier generation.
     """
-    path = layout.marker(Path(pipeline.archive_path), root)
+    path = layout.marker(storage.at(pipeline.archive_path), root)
     marker = read_marker(path, None)
     if marker.pipeline == pipeline.name and marker.generation > generation:
-        path = layout.replaced_marker(Path(pipeline.archive_path), root, generation)
+        path = layout.replaced_marker(storage.at(pipeline.archive_path), root, generation)
         marker = read_marker(path, None)
     if marker.pipeline != pipeline.name or marker.generation < generation:
         raise CorruptionError(

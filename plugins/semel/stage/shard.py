@@ -70,7 +70,7 @@ def classify_shard(
     if not any(place.count for place in places):
         return {}, ()  # No ids to look up.
     job.check_folder()
-    shard, parts = places[0].shard, [read_task_ids(place) for place in places]
+    shard, parts = places[0].shard, [read_task_ids(job, place) for place in places]
     if job.known is not None:
         ids = read_known(job.known, shard)
         return classify(parts, partial(sortedids.contains, *ids)).dropped, ()

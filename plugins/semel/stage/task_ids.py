@@ -14,8 +14,10 @@ import numpy as np
 from semel.catalog.ids import HashedIds, join_ids
 from semel.errors import CorruptionError
 from semel.stage.job import StageJob
+from semel.storage import read_range
 
 _COLUMNS = ("h1", "<u8"), ("h2", "<u4"), ("row", "<u4")
+_BYTES = 16  # One id, in all columns.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +36,11 @@ class TaskIds:
 
 @dataclass(frozen=True, kw_only=True)
 class IdsPlace:
-    """Where the ids of a task in a shard lie: `count` ids from byte `start` of the file `path`."""
+    """Where the ids of a task in a shard lie: `count` ids from byte `start` of the file `name`."""
 
     task: int
     shard: int
-    path: str
+    name: str
     start: int
     count: int
 
@@ -58,28 +60,28 @@ def write_task_ids(job: StageJob, task: int, parts: Iterable[HashedIds]) -> list
     order = np.argsort(ids.shard, kind="stable")
     counts = np.bincount(ids.shard, minlength=job.shards).tolist()
     columns = ids.h1[order], ids.h2[order], order
-    path = str(job.spill_dir / f"i{task:05d}-{uuid.uuid4().hex}")
-    places, first = [], 0
-    with open(path, "wb") as file:
-        for shard, count in enumerate(counts):
-            place = IdsPlace(task=task, shard=shard, path=path, start=file.tell(), count=count)
-            places.append(place)
-            for column, (_, kind) in zip(columns, _COLUMNS, strict=True):
-                file.write(column[first : first + count].astype(kind, copy=False).data)
-            first += count
+    name = f"i{task:05d}-{uuid.uuid4().hex}"
+    places, parts, first, start = [], [], 0, 0
+    for shard, count in enumerate(counts):
+        places.append(IdsPlace(task=task, shard=shard, name=name, start=start, count=count))
+        for column, (_, kind) in zip(columns, _COLUMNS, strict=True):
+            parts.append(column[first : first + count].astype(kind, copy=False).data)
+        first, start = first + count, start + count * _BYTES
+    (job.spill_dir / name).write_bytes(b"".join(parts))
     return places
 
 
-def read_task_ids(place: IdsPlace) -> TaskIds:
+def read_task_ids(job: StageJob, place: IdsPlace) -> TaskIds:
     """Read the ids at a place. Raises CorruptionError if the file ends before."""
-    columns = {}
-    with open(place.path, "rb") as file:
-        file.seek(place.start)
-        for name, kind in _COLUMNS:
-            columns[name] = np.fromfile(file, kind, place.count)
-    if len(columns["row"]) != place.count:
+    path = job.spill_dir / place.name
+    data = read_range(path, place.start, place.count * _BYTES)
+    if len(data) != place.count * _BYTES:
         raise CorruptionError(
-            f"the temporary file {place.path} ends before the ids of shard {place.shard}. Nothing "
+            f"the temporary file {path} ends before the ids of shard {place.shard}. Nothing "
             "was committed. Run stage again"
         )
+    columns, start = {}, 0
+    for name, kind in _COLUMNS:
+        columns[name] = np.frombuffer(data, kind, place.count, start)
+        start += columns[name].nbytes
     return TaskIds(task=place.task, **columns)

@@ -7,7 +7,6 @@ replay's job it adds the records left out to the tasks' counts.
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,8 @@ from semel.formats.selection import NO_OFFSETS, Selection
 from semel.model.batch import Counts
 from semel.model.manifest import Kind, MarkedFile, SplitReport
 from semel.model.split import Split, Splits
+from semel.stage.ids_file import read_arrays, write_arrays
+from semel.storage import ArchivePath, readable
 
 _COLUMNS = pa.schema(
     [
@@ -66,14 +67,16 @@ class Verdicts:
             reason=self.reason[mask],
         )
 
-    def select(self, folder: Path, splits: Splits, *, only: bool, judged: bool) -> "Selected":
+    def select(
+        self, folder: ArchivePath, splits: Splits, *, only: bool, judged: bool
+    ) -> "Selected":
         """Write the positions in each task's splits to a file, if it has any. See `Selected`."""
         tasks = []
         for task in splits.tasks:
             parts = [self.offset[self._range(split)] for split in splits.of_task(task)]
             if any(map(len, parts)):
                 ends = np.cumsum([len(part) for part in parts])
-                np.savez(_file(folder, task), ends=ends, offsets=np.concatenate(parts))
+                write_arrays(_file(folder, task), ends=ends, offsets=np.concatenate(parts))
                 tasks.append(task)
         return Selected(folder=folder, tasks=frozenset(tasks), only=only, judged=judged)
 
@@ -159,7 +162,7 @@ def _table(marker: Marker, file: MarkedFile) -> pa.Table:
     _check_file(marker, file)
     path = marker.path_of(file)
     try:
-        with pq.ParquetFile(path, read_dictionary=["reason"]) as letters:
+        with pq.ParquetFile(readable(path), read_dictionary=["reason"]) as letters:
             return letters.read(columns=_COLUMNS.names, use_threads=False).cast(_COLUMNS)
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(marker, file, error) from error
@@ -209,7 +212,7 @@ class Selected:
     `judged`: it judges them like new records, else each is a survivor. `tasks`: tasks with a file.
     """
 
-    folder: Path
+    folder: ArchivePath
     tasks: frozenset[int]
     only: bool
     judged: bool
@@ -225,11 +228,11 @@ class Selected:
 
 
 @lru_cache(maxsize=1)
-def _load_positions(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def _load_positions(path: ArchivePath) -> tuple[np.ndarray, np.ndarray]:
     """Read a task's file: where the offsets of each split end, and the offsets."""
-    with np.load(path) as arrays:
-        return arrays["ends"], arrays["offsets"]
+    arrays = read_arrays(path)
+    return arrays["ends"], arrays["offsets"]
 
 
-def _file(folder: Path, task: int) -> Path:
+def _file(folder: ArchivePath, task: int) -> ArchivePath:
     return folder / f"v{task:05d}.npz"

@@ -50,7 +50,7 @@ def write_task(
     if job.writes_early and not codes.any():
         return _with_files(reports, (*early, *files))
     out = TaskFiles(job, f"w{task:05d}")
-    spill = None if job.writes_early else _open_spill(reports)
+    spill = None if job.writes_early else _open_spill(job, reports)
     results = []
     for report in reports:
         code = codes[report.first_row :][: report.counts.survivors]
@@ -63,9 +63,9 @@ def write_task(
         out.end_split()
         results.append(_count_duplicates(report, code))
     if not write:
-        mask_path = str(job.spill_dir / f"k{task:05d}-{uuid.uuid4().hex}.npy")
-        np.save(mask_path, codes == 0)
-        results = [replace(report, kept=mask_path) for report in results]
+        mask = job.spill_dir / f"k{task:05d}-{uuid.uuid4().hex}"
+        mask.write_bytes((codes == 0).tobytes())
+        results = [replace(report, kept=mask.name) for report in results]
     kept = (file for file in early if file.kind is not Kind.DATA)
     return _with_files(results, (*kept, *out.close(), *files))
 
@@ -75,16 +75,16 @@ def _with_files(reports: list[SplitReport], files: tuple[StagedFile, ...]) -> li
     return [*reports[:-1], replace(reports[-1], files=files)]
 
 
-def _open_spill(reports: list[SplitReport]) -> Spilled:
+def _open_spill(job: StageJob, reports: list[SplitReport]) -> Spilled:
     """Open the spill of a task's splits. Checks that their rows are contiguous."""
     starts = np.cumsum([0, *(report.counts.survivors for report in reports)])
-    paths = {report.spill for report in reports}
-    if len(paths) > 1 or [report.first_row for report in reports] != starts[:-1].tolist():
+    names = {report.spill for report in reports}
+    if len(names) > 1 or [report.first_row for report in reports] != starts[:-1].tolist():
         raise CorruptionError(
             f"semel has a bug: the rows of splits {reports[0].split} to {reports[-1].split} are "
-            f"not contiguous in {sorted(paths)}. Nothing was committed. Please report it"
+            f"not contiguous in {sorted(names)}. Nothing was committed. Please report it"
         )
-    return Spilled(reports[0].spill)
+    return Spilled(job.spill_dir / reports[0].spill)
 
 
 def _codes(
@@ -161,8 +161,9 @@ def _count_duplicates(report: SplitReport, code: np.ndarray) -> SplitReport:
 def survivors(job: StageJob, reports: list[SplitReport]) -> Iterator[pa.RecordBatch]:
     """Yield the survivors of a task's splits, for the transforms."""
     job.check_folder()
-    spill = Spilled(reports[0].spill)
-    mask = np.load(reports[0].kept) if reports[0].kept else None
+    spill, mask = Spilled(job.spill_dir / reports[0].spill), None
+    if reports[0].kept:
+        mask = np.frombuffer((job.spill_dir / reports[0].kept).read_bytes(), bool)
     for report in reports:
         counts = report.counts
         count = counts.survivors + counts.duplicates

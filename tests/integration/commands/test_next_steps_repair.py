@@ -100,7 +100,7 @@ def test_an_attempt_whose_folder_is_gone(bench: Workbench, ledger: Ledger, shell
     """The same replay goes on once the folder that the message names is there."""
     spec = first_batch(bench, ledger, events(0, 8), sink={"path": "out/of events"})
     staging = layout.staging(layout.archive_folder(spec))
-    with failpoints.armed("finalize.before_rename", lambda: shutil.rmtree(staging)):
+    with failpoints.armed("storage.before_swap", lambda: shutil.rmtree(staging)):
         step = shell.fails(REPLAY)
     [command] = re.findall("mkdir -p .*", shell.err)
     subprocess.run(["bash", "-c", command], check=True)

@@ -278,7 +278,7 @@ def test_a_marker_that_was_kept_aside_is_a_trace(bench: Workbench, ledger: Ledge
 
 # Attacks D4, RP5.
 @pytest.mark.parametrize("generation", [2, 3])
-@pytest.mark.parametrize("point", ["finalize.before_rename", "finalize.after_rename"])
+@pytest.mark.parametrize("point", ["storage.before_swap", "storage.after_swap"])
 def test_a_replay_that_was_being_finalized(
     bench: Workbench, ledger: Ledger, point: str, generation: int
 ) -> None:
@@ -290,7 +290,7 @@ def test_a_replay_that_was_being_finalized(
         replayed(ledger, spec, 1, "before")
     with dies_at(point):
         replayed(ledger, spec, 1, "again")
-    there = point == "finalize.after_rename"
+    there = point == "storage.after_swap"
     seen = generation if there else generation - 1
     stray = spec.sink_path() / f"events-b{generation + 1:08d}-00000.parquet"
     assert markers_of(spec)[0].generation == seen

@@ -103,8 +103,8 @@ def test_a_finalizer_that_dies_again_and_again(
         ("sink.before_commit", FIRST),
         ("sink.after_publish", (3, 1, 60, 60, 0)),
         ("finalize.before_replace", (3, 1, 60, 60, 0)),
-        ("finalize.before_rename", (3, 1, 60, 60, 0)),
-        ("finalize.after_rename", (3, 1, 60, 60, 0)),
+        ("storage.before_swap", (3, 1, 60, 60, 0)),
+        ("storage.after_swap", (3, 1, 60, 60, 0)),
         ("finalize.before_finalized", (3, 1, 60, 60, 0)),
     ):
         with dies_at(point):

@@ -187,7 +187,7 @@ def test_small_tables_are_gathered() -> None:
 def test_a_writer_holds_little_for_all_folders(tmp_path: Path) -> None:
     """What many folders hold together goes to files, too, where no split ends meanwhile."""
     held = 400 * TEXT
-    writer = PartWriter(str(tmp_path), tag="t", partition_by=("id",), held_bytes_max=held)
+    writer = PartWriter(tmp_path, tag="t", partition_by=("id",), held_bytes_max=held)
     most = 0
     for start in range(20_000, 21_000, 10):
         writer.write(ROWS.slice(start, 10))

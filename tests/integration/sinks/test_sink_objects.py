@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.batches.account import committed, quiet, run, sql
+from fixtures.batches.account import committed, ids, quiet, run, sql
 from fixtures.batches.faults import Children, children, dies_at, forks  # noqa: F401
-from fixtures.batches.replays import hours_pass, replayed
+from fixtures.batches.replays import hours_pass, proven, replayed
 from fixtures.batches.workbench import Workbench, events
 from fixtures.objects.azure import Azure
-from fixtures.objects.outlet import Prefix
+from fixtures.objects.outlet import Prefix, through
 from fixtures.objects.s3 import CONNECTION, PASSWORD, S3
 from fixtures.objects.wire import HttpWire
 from fixtures.spark.local import LocalEngine
@@ -58,26 +58,6 @@ def prefix(bench: Workbench, s3: S3) -> Prefix:
     return Prefix(bench, s3)
 
 
-def through(wire: HttpWire, s3: S3, patch: pytest.MonkeyPatch) -> None:
-    """Reach the server through the wire from here on."""
-    patch.setenv(f"AIRFLOW_CONN_{CONNECTION.upper()}", s3.connection(wire.address))
-
-
-def read(prefix: Prefix) -> list[str]:
-    """The ids that a reader elsewhere finds."""
-    found = dataset(prefix.declared["url"], connection=CONNECTION)
-    return sorted(found.to_table(columns=["id"]).column("id").to_pylist())
-
-
-def ids(start: int, stop: int) -> list[str]:
-    return [event["id"] for event in events(start, stop)]
-
-
-def proven(spec: Spec) -> None:
-    verdict = audit(spec)
-    assert verdict.ok, {c.name: c.offenders for c in verdict.checks if not c.ok}
-
-
 def spread(prefix: Prefix, **sink: object) -> Spec:
     """A pipeline whose batches have a file for each of ten values of n."""
     return prefix.bench.spec(sink={**prefix.declared, "partition_by": ["n"], **sink})
@@ -100,10 +80,10 @@ def test_a_lost_answer_is_no_loss(
     prefix.bench.write("in/a.jsonl", events(0, 10))
     http_wire.cut(f"PUT /{prefix.bucket}/{what}")
     run(ledger, prefix.spec(), "r1")
-    assert http_wire.cuts == 1 and read(prefix) == ids(0, 10)
+    assert http_wire.cuts == 1 and prefix.read() == ids(0, 10)
     http_wire.cut(f"PUT /{prefix.bucket}/{what}")
     replayed(ledger, prefix.spec(), 1, "again")
-    assert http_wire.cuts == 2 and read(prefix) == ids(0, 10)
+    assert http_wire.cuts == 2 and prefix.read() == ids(0, 10)
     puts = Counter(asked for asked, status in http_wire.done
                    if asked.startswith("PUT") and status == 200
                    and "/_semel/probe-" not in asked)  # fmt: skip
@@ -159,7 +139,7 @@ def test_sixteen_finalizers_killed_anywhere(
     assert -signal.SIGKILL in {child.process.exitcode for child in children.started}
     finalize(ledger, spec, batch)
     assert [row_id for _, row_id in prefix.rows()] == ids(0, 50)
-    assert read(prefix) == ids(0, 50)
+    assert prefix.read() == ids(0, 50)
     puts = Counter(asked for asked, status in http_wire.done
                    if asked.startswith("PUT") and status == 200)  # fmt: skip
     puts = {asked: count for asked, count in puts.items() if "probe" not in asked}
@@ -187,7 +167,7 @@ def test_a_foreign_object_stays_and_is_loud(prefix: Prefix, ledger: Ledger, whic
     assert prefix.get(theirs) == b"{}"
     prefix.s3.delete(prefix.bucket, theirs)
     finalize(ledger, spec, batch)
-    assert read(prefix) == ids(0, 10)
+    assert prefix.read() == ids(0, 10)
     proven(spec)
 
 
@@ -222,7 +202,7 @@ def test_the_store_killed_under_load(prefix: Prefix, ledger: Ledger) -> None:
             over.set()
             killing.result(30)
     assert [row_id for _, row_id in prefix.rows()] == ids(0, 300)
-    assert read(prefix) == ids(0, 300)
+    assert prefix.read() == ids(0, 300)
     proven(spec)
 
 
@@ -235,7 +215,7 @@ def test_a_replay_replaces_by_its_marker(prefix: Prefix, ledger: Ledger) -> None
     run(ledger, spec, "r1")
     old = prefix.keys()
     replayed(ledger, spec, 1, "again")
-    assert read(prefix) == ids(0, 50) and len(prefix.keys()) == 20
+    assert prefix.read() == ids(0, 50) and len(prefix.keys()) == 20
     proven(spec)
     hours_pass(ledger)
     kept = prefix.get(old[0])
@@ -247,7 +227,7 @@ def test_a_replay_replaces_by_its_marker(prefix: Prefix, ledger: Ledger) -> None
     done = collect(ledger, spec, log=quiet)
     assert done.replaced_removed == 1 and done.damaged == () and kept
     assert len(prefix.keys()) == 10 and not {*prefix.keys()} & {*old}
-    assert read(prefix) == ids(0, 50)
+    assert prefix.read() == ids(0, 50)
     proven(spec)
 
 
@@ -285,9 +265,9 @@ def test_readers_see_whole_batches_and_never_an_attempt(
     with dies_at("sink.before_put", 4):
         finalize(ledger, spec, batch)
     assert 10 < len(prefix.keys()) < 20
-    assert read(prefix) == ids(0, 50)
+    assert prefix.read() == ids(0, 50)
     finalize(ledger, spec, batch)
-    assert read(prefix) == ids(0, 100)
+    assert prefix.read() == ids(0, 100)
     assert [row_id for _, row_id in prefix.rows()] == ids(0, 100)
 
 
@@ -329,13 +309,13 @@ def test_a_reader_is_told_of_a_foreign_object(prefix: Prefix, ledger: Ledger) ->
     [key] = prefix.keys()
     prefix.s3.put(prefix.bucket, key, prefix.get(key))
     with pytest.raises(CorruptionError, match="is not the object that its marker lists"):
-        read(prefix)
+        prefix.read()
 
 
 def test_what_is_not_there_is_told_to_a_reader(prefix: Prefix, s3: S3) -> None:
     """No batch yet; no output at all; and a login in a URL is not said."""
     with pytest.raises(TerminalError, match="has no finalized batch"):
-        read(prefix)
+        prefix.read()
     with pytest.raises(TerminalError, match="the URL is not one of an object store") as told:
         dataset("s3://me:geheim@bucket/x")
     assert "geheim" not in str(told.value)
@@ -374,7 +354,7 @@ def test_notes_that_are_gone_or_damaged_are_loud(prefix: Prefix, ledger: Ledger)
     assert not audit(spec).ok
     prefix.s3.put(prefix.bucket, note, text)
     run(ledger, spec, "r2")
-    assert read(prefix) == ids(0, 20)
+    assert prefix.read() == ids(0, 20)
 
 
 # Attacks H2.
@@ -409,7 +389,7 @@ def test_finalize_requests_notes_that_changed_since_stage(
     requested.clear()
     step()
     assert not requested
-    assert read(prefix) == ids(0, 40)
+    assert prefix.read() == ids(0, 40)
 
 
 def test_the_newest_notes_are_found_in_a_long_list(prefix: Prefix) -> None:
@@ -489,7 +469,7 @@ def test_a_store_that_cannot_be_used_is_told(
     batch = committed(ledger, spec, "r1")
     fails(lambda: finalize(ledger, spec, batch))
     finalize(ledger, spec, batch)
-    assert read(prefix) == ids(0, 10)
+    assert prefix.read() == ids(0, 10)
 
 
 def test_a_store_that_lets_nobody_list(
@@ -507,7 +487,7 @@ def test_a_store_that_lets_nobody_list(
     assert sql(ledger, "SELECT * FROM semel.attempt") == []
     http_wire.unlisted = False
     run(ledger, spec, "r1")
-    assert read(prefix) == ids(0, 10)
+    assert prefix.read() == ids(0, 10)
 
 
 def test_no_secret_leaves_the_process(prefix: Prefix, ledger: Ledger) -> None:
@@ -584,7 +564,7 @@ def test_a_batch_without_rows_has_a_marker_alone(prefix: Prefix, ledger: Ledger)
     prefix.bench.write("in/a.jsonl", [b"{bad"])
     run(ledger, prefix.spec(), "r1")
     assert prefix.keys(own=True) == [f"{prefix.prefix}/_semel/markers/b00000001.json"]
-    assert read(prefix) == []
+    assert prefix.read() == []
     proven(prefix.spec())
 
 

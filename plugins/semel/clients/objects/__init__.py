@@ -6,7 +6,7 @@ put creates an object or names the etag that it replaces, so it never overwrites
 
 import errno
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -120,20 +120,30 @@ class Store:
         page = next(self.list(key), [])
         return any(found.key == key for found in page[:1])
 
-    def read(self, key: str, etag: str, start: int, end: int) -> bytes:
+    def read(self, key: str, etag: str | None, start: int, end: int) -> bytes:
         """The bytes [start, end) of an object, which MUST have at least `end` bytes.
 
-        Raises FileNotFoundError if the object was deleted or has another etag.
+        `etag`: None if nobody replaces the object. Raises FileNotFoundError if the object was
+        deleted or has another etag.
         """
         import obstore
 
         if start >= end:
             return b""
         with self._translate_errors(key, "GetObject"):
-            options = {"if_match": f'"{etag}"', "range": (start, end)}
-            answer = obstore.get(self._store, key, options=options)
-            self._check_etag(key, etag, answer)
+            options = {"if_match": f'"{etag}"'} if etag is not None else {}
+            answer = obstore.get(self._store, key, options={**options, "range": (start, end)})
+            if etag is not None:
+                self._check_etag(key, etag, answer)
             return bytes(answer.bytes())
+
+    def get(self, key: str) -> tuple[bytes, Object]:
+        """All bytes of an object, and what it was. Raises FileNotFoundError if it does not exist."""
+        import obstore
+
+        with self._translate_errors(key, "GetObject"):
+            answer = obstore.get(self._store, key)
+            return bytes(answer.bytes()), _listed_object(answer.meta)
 
     def chunks(self, key: str, etag: str, start: int, end: int, size: int) -> Iterator[memoryview]:
         """Like `read`, but yields the bytes in chunks of at least `size`, except the last chunk."""
@@ -191,6 +201,10 @@ class Store:
         mode = {"e_tag": f'"{etag}"'} | ({"version": version} if version else {})
         self._put(key, data, metadata, mode)
 
+    def overwrite(self, key: str, data: bytes) -> None:
+        """Put an object, whether the key exists or not: for a key that only this process puts."""
+        self._put(key, data, {}, "overwrite")
+
     def _put(self, key: str, data: bytes, metadata: Mapping[str, str], mode: Any) -> None:
         import obstore
 
@@ -206,6 +220,13 @@ class Store:
 
         with self._translate_errors(key, "DeleteObject"):
             obstore.delete(self._store, key)
+
+    def remove_all(self, keys: Sequence[str]) -> None:
+        """Delete objects, in as few requests as the service allows. Some may not exist."""
+        import obstore
+
+        with self._translate_errors(keys[0], "DeleteObject"):
+            obstore.delete(self._store, keys)
 
     @contextmanager
     def _translate_errors(self, key: str, permission: str) -> Iterator[None]:

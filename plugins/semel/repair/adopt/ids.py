@@ -37,6 +37,7 @@ from semel.stage import verdicts
 from semel.stage.ids_file import read_ids
 from semel.stage.job import StageJob
 from semel.stage.read import read_again
+from semel.storage import ArchivePath, readable
 
 _EVER = 1 << 62  # Seconds beyond any clock: records ahead of time are in the dead letters.
 
@@ -114,7 +115,7 @@ def _ids_in_files(marker: Marker) -> list[ShardIds]:
     return shards
 
 
-def verified_path(marker: Marker, file: MarkedFile) -> Path:
+def verified_path(marker: Marker, file: MarkedFile) -> ArchivePath:
     """The path of a listed file. Raises OSError or ValueError if it does not match its marker."""
     if not marker.is_whole(file):
         raise ValueError(f"{file.path} does not have the size and checksum in its marker")
@@ -206,7 +207,7 @@ def _read_again(
 def _dropped_offsets(marker: Marker, kinds: tuple[Kind, ...]) -> dict[int, np.ndarray]:
     """The offsets of the records in a batch's files of some kinds, by source partition."""
     tables = [
-        pq.read_table(verified_path(marker, file), columns=list(_POSITION.names), partitioning=None)
+        pq.read_table(readable(verified_path(marker, file)), columns=list(_POSITION.names), partitioning=None)
         for kind in kinds
         for file in marker.of_kind(kind)
     ]

@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
@@ -28,6 +27,7 @@ from semel.sinks import CommittedBatch, Presence
 from semel.sinks.bigquery.facts import SEMEL_COLUMNS, count
 from semel.sinks.bigquery.target import ERRORS, REQUEST_SECONDS, BigQueryTarget
 from semel.sinks.staged import check_count, staged
+from semel.storage import at, folder_for_copies
 
 JOBS_MAX = 1_000
 """Maximum failed load jobs of one batch, as each publish gets them all. BigQuery allows 1,500 jobs
@@ -212,7 +212,7 @@ def _as_one_file(won: CommittedBatch) -> Iterator[IO[bytes]]:
     semel_fields = [pa.field(name, pa.int64()) for name in SEMEL_COLUMNS]
     schema, rows = pa.schema([*won.schema, *semel_fields]), 0
     pieces = (pa.Table.from_batches([rows]) for rows in staged(won))
-    with tempfile.TemporaryFile(dir=Path(won.files[0].staged_path).parent) as file:
+    with tempfile.TemporaryFile(dir=folder_for_copies(at(won.files[0].staged_path))) as file:
         with pq.ParquetWriter(file, schema, compression="zstd", store_schema=False) as writer:
             for table in gather(pieces, ROW_GROUP_BYTES):
                 for name, number in zip(SEMEL_COLUMNS, (won.batch_id, won.commit_seq), strict=True):

@@ -10,7 +10,6 @@ use a fake of the service, built from its documentation.
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
@@ -30,6 +29,7 @@ from semel.sinks import (
 from semel.sinks.bigquery import facts, landing
 from semel.sinks.bigquery.refused import BigQueryRowCheck
 from semel.sinks.bigquery.target import BigQueryTarget
+from semel.storage import ArchivePath
 
 _ALL = 1 << 62
 
@@ -72,7 +72,7 @@ class BigQuerySink(RemoteSink):
         with closing(self._target.client()) as client:
             yield client
 
-    def check(self, schema: pa.Schema | None, staged: Path) -> RowChecker:  # noqa: ARG002 - the seam's
+    def check(self, schema: pa.Schema | None, staged: ArchivePath) -> RowChecker:  # noqa: ARG002 - the seam's
         self.describe(schema)
         return BigQueryRowCheck()
 

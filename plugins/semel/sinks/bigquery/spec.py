@@ -27,7 +27,8 @@ class BigQuerySinkSpec(ServiceSinkSpec):
     table: str = Field(pattern=r"^[A-Za-z0-9_]+\.[A-Za-z0-9_-]+$")
     """The table, as dataset.table. One table, one pipeline."""
     archive: Text | None = None
-    """The folder of markers and more; null: `_semel/<pipeline>/` below the first data root."""
+    """The folder of markers and more, or the URL of a store; null: `<pipeline>/` below
+    SEMEL_ARCHIVES, or else `_semel/<pipeline>/` below the first data root."""
     position_columns: bool = Field(default=False, strict=True)
     """Add the record's source partition and position as columns _semel_source and _semel_offset."""
 

@@ -15,7 +15,6 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
@@ -33,6 +32,7 @@ from semel.sinks import CommittedBatch, Presence
 from semel.sinks.delta.statistics import Statistics
 from semel.sinks.delta.table import SEMEL_COLUMNS, DeltaTarget, with_semel_columns
 from semel.sinks.staged import check_count, staged
+from semel.storage import at, folder_for_copies
 
 PUTS_AT_ONCE = 2
 """Files that finalize writes at once: each needs a core, and memory for its bytes."""
@@ -149,7 +149,7 @@ def _put(
     `expected`: its bytes by the commit, or None if no commit names it.
     """
     name = file_name(won, file)
-    with tempfile.TemporaryFile(dir=Path(file.staged_path).parent) as copy:
+    with tempfile.TemporaryFile(dir=folder_for_copies(at(file.staged_path))) as copy:
         statistics = _write(copy, won, file)
         written = copy.tell()
         if expected is not None and expected != written:

@@ -8,7 +8,6 @@ Limits: semel does not replace rows, partition or compact. Other programs may ap
 """
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from semel.model.manifest import Kind, ManifestFile, Published, StagedFile
 from semel.sinks import CommittedBatch, MiscountError, Notes, NotesQuery, Presence, RemoteSink
 from semel.sinks.delta import landing
 from semel.sinks.delta.table import DeltaTarget
+from semel.storage import ArchivePath
 
 _ALL = 1 << 62
 
@@ -58,7 +58,7 @@ class DeltaSink(RemoteSink):
         self._seen = table if self._is_open else None
         return table
 
-    def check(self, schema: pa.Schema | None, staged: Path) -> None:  # noqa: ARG002 - the seam's
+    def check(self, schema: pa.Schema | None, staged: ArchivePath) -> None:  # noqa: ARG002 - the seam's
         self.describe(schema)
 
     def describe(self, schema: pa.Schema | None) -> str:

@@ -35,7 +35,8 @@ class DeltaSinkSpec(ServiceSinkSpec):
     """The Airflow connection to a store (aws, google_cloud_platform or wasb); on the command line
     the variable AIRFLOW_CONN_<CONNECTION>. null: the machine's role."""
     archive: Text | None = None
-    """The folder of markers and more; null: `_semel/<pipeline>/` below the first data root."""
+    """The folder of markers and more, or the URL of a store; null: `<pipeline>/` below
+    SEMEL_ARCHIVES, or else `_semel/<pipeline>/` below the first data root."""
     position_columns: bool = Field(default=False, strict=True)
     """Add the record's source partition and position as columns _semel_source and _semel_offset."""
 

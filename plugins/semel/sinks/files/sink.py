@@ -12,7 +12,7 @@ from semel.declare.context import Context
 from semel.formats.output import columns_in_files, dataset_of
 from semel.model.manifest import Kind, StagedFile
 from semel.sinks import ReplacedOutput, Sink
-from semel.sinks.linked import HardLinkPublisher, LinkedFiles
+from semel.sinks.linked import Publisher, LinkedFiles
 from semel.storage import check_links, make_folder, sync_folder
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def open_sink(context: Context, address: str | None, files: object) -> "Folder":
     return Folder(root, context, files or LinkedFiles())
 
 
-class Folder(HardLinkPublisher, Sink):
+class Folder(Publisher, Sink):
     """Files below one folder, under the names that the manifest gives them."""
 
     def __init__(self, root: Path, context: Context, files: LinkedFiles) -> None:

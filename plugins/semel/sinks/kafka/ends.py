@@ -7,7 +7,6 @@ end that the control topic had when stage began, instead of reading all earlier 
 import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Self
 
 from confluent_kafka import TopicCollection, TopicPartition
@@ -15,7 +14,7 @@ from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from semel.clients.kafka.cluster import ANSWER_SECONDS, query_offsets
 from semel.model.plain import parse_json
-from semel.storage import write_new
+from semel.storage import ArchivePath, write_new
 
 Spans = dict[int, tuple[int, int]]
 """For each partition, its first offset and the one after its last."""
@@ -53,13 +52,13 @@ class TopicEnds:
             spans[part] = first, end
         return spans
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: ArchivePath) -> None:
         """Save this durably with an attempt's data files, unless an earlier one exists."""
         with suppress(FileExistsError):
             write_new(folder / _FILE, json.dumps(asdict(self)).encode())
 
     @classmethod
-    def load(cls, folder: Path) -> Self | None:
+    def load(cls, folder: ArchivePath) -> Self | None:
         """The ends that an attempt has saved. Returns None if they are missing or damaged."""
         try:
             plain = parse_json((folder / _FILE).read_bytes())

@@ -9,7 +9,6 @@ Known limitation: a batch larger than `transaction_bytes` becomes visible in sev
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -39,6 +38,7 @@ from semel.sinks.kafka.row_check import KafkaRowCheck
 from semel.sinks.kafka.spec import CONTROL
 from semel.sinks.kafka.target import KafkaTarget
 from semel.sinks.staged import staged
+from semel.storage import ArchivePath
 
 REFUSAL_COLUMN = "_semel_refusal"
 _HIDDEN_SECONDS = 1.0
@@ -81,7 +81,7 @@ class KafkaSink(RemoteSink):
     def __exit__(self, *_: object) -> None:
         self._is_open, self._notes, self._strays = False, None, None
 
-    def check(self, schema: pa.Schema | None, staged: Path) -> RowChecker:
+    def check(self, schema: pa.Schema | None, staged: ArchivePath) -> RowChecker:
         if schema is not None:
             encode.check_columns(self._target, schema)
         facts = examine(self._target)

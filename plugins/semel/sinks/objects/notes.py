@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xxhash
@@ -20,13 +19,13 @@ from semel.clients.objects import Object, Store
 from semel.errors import AGAIN, CorruptionError, RetryableError, UnavailableError
 from semel.model.plain import parse_json
 from semel.sinks import BatchNote, CommittedBatch, DamagedNote, Notes, NotesQuery, search_starts
-from semel.storage import write_new
+from semel.storage import CHECKSUM, ArchivePath, write_new
 
 if TYPE_CHECKING:
     from semel.model.manifest import Published
 
-CHECKSUM, DIGEST, GENERATION = "semelxxh3", "semeldigest", "semelgeneration"
-"""The metadata of an object. Azure allows no hyphens in these names."""
+DIGEST, GENERATION = "semeldigest", "semelgeneration"
+"""The metadata of an object, besides CHECKSUM."""
 
 SEMEL_FOLDER = "_semel"
 BATCHES, MARKERS = f"{SEMEL_FOLDER}/batches", f"{SEMEL_FOLDER}/markers"
@@ -95,7 +94,7 @@ def _version(item: Object) -> str:
     return f"{item.key} {item.etag}"
 
 
-def _save_notes(folder: Path, objects: list[Object], notes: list[BatchNote | DamagedNote]) -> None:
+def _save_notes(folder: ArchivePath, objects: list[Object], notes: list[BatchNote | DamagedNote]) -> None:
     """Save notes for finalize. Another attempt may have saved some, or have removed the folder."""
     plain = {
         _version(item): asdict(note)
@@ -106,7 +105,7 @@ def _save_notes(folder: Path, objects: list[Object], notes: list[BatchNote | Dam
         write_new(folder / _FILE, json.dumps(plain).encode())
 
 
-def _load_notes(folder: Path) -> dict[str, BatchNote]:
+def _load_notes(folder: ArchivePath) -> dict[str, BatchNote]:
     """The notes that stage has saved, by key and etag. Empty if they are missing or damaged."""
     try:
         plain = parse_json((folder / _FILE).read_bytes())
@@ -130,7 +129,7 @@ def _read_note(store: Store, item: Object) -> BatchNote | DamagedNote:
 
 
 # Keeps OB12.
-def put_marker_copy(store: Store, won: CommittedBatch, marker: Path) -> None:
+def put_marker_copy(store: Store, won: CommittedBatch, marker: ArchivePath) -> None:
     """Put a copy of the marker, or replace an older one. HEAD decides, before and after each try.
 
     Raises CorruptionError if another object has its key, RetryableError if the copy changes

@@ -10,7 +10,8 @@ from semel.clients.objects import Store
 from semel.clients.objects.file import ObjectFile
 from semel.errors import CorruptionError, RetryableError
 from semel.model.manifest import MarkedFile
-from semel.sinks.objects.notes import CHECKSUM, MARKERS
+from semel.sinks.objects.notes import MARKERS
+from semel.storage import CHECKSUM
 
 READS_AT_ONCE = 8
 """Threads that read copies of markers."""

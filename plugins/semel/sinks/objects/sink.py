@@ -40,7 +40,8 @@ from semel.sinks import (
 )
 from semel.sinks.names import OutputNames
 from semel.sinks.objects import notes as batch_notes
-from semel.sinks.objects.notes import CHECKSUM, DIGEST, SEMEL_FOLDER
+from semel.sinks.objects.notes import DIGEST, SEMEL_FOLDER
+from semel.storage import CHECKSUM, ArchivePath, at
 
 if TYPE_CHECKING:
     from semel.model.manifest import ManifestFile, Published
@@ -82,7 +83,7 @@ class ObjectsSink(RemoteSink):
     def _store(self) -> Store:
         return Store(self.address, self._declared.connection)
 
-    def check(self, schema: pa.Schema | None, staged: Path) -> None:  # noqa: ARG002 - the seam's
+    def check(self, schema: pa.Schema | None, staged: ArchivePath) -> None:  # noqa: ARG002 - the seam's
         self.describe(schema)
 
     def describe(self, schema: pa.Schema | None) -> str:  # noqa: ARG002 - files hold what they hold
@@ -128,7 +129,7 @@ class ObjectsSink(RemoteSink):
         """Put a file if its key is free. The next `query_presence` checks the object."""
         failpoints.point("sink.before_put")
         try:
-            data = Path(file.staged_path).read_bytes()
+            data = at(file.staged_path).read_bytes()
         except FileNotFoundError:
             return  # Another attempt has finished the batch.
         if xxhash.xxh3_128_hexdigest(data) != file.checksum:
@@ -139,7 +140,7 @@ class ObjectsSink(RemoteSink):
         self._store.create(_key(file), data, _metadata(won, file))
         failpoints.point("sink.after_put")
 
-    def copy_marker(self, won: CommittedBatch, marker: Path) -> None:
+    def copy_marker(self, won: CommittedBatch, marker: ArchivePath) -> None:
         failpoints.point("sink.before_copy")
         with self._explain_denial():
             batch_notes.put_marker_copy(self._store, won, marker)

@@ -33,8 +33,8 @@ class ObjectsSinkSpec(FileSinkSpec):
     """The Airflow connection (aws, google_cloud_platform or wasb); on the command line the variable
     AIRFLOW_CONN_<CONNECTION>. null: the machine's role."""
     archive: Text | None = None
-    """The folder of markers, staged files and all else that is kept, on the shared file system;
-    null: `_semel/<pipeline>/` below the first data root."""
+    """The folder of markers, staged files and all else that is kept, or the URL of a store; null:
+    `<pipeline>/` below SEMEL_ARCHIVES, or else `_semel/<pipeline>/` below the first data root."""
 
     place: ClassVar[tuple[str, ...]] = ("connection", "url")
     way: ClassVar[tuple[str, ...]] = ("connection",)

@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
-from pathlib import Path
 from typing import Any, Self
 
 import adbc_driver_postgresql.dbapi
@@ -59,6 +58,7 @@ from semel.sinks.postgres.link import (
 )
 from semel.sinks.postgres.row_check import PostgresRowCheck
 from semel.sinks.postgres.target import PostgresTarget, dsn_of
+from semel.storage import ArchivePath
 
 
 class _RollbackError(Exception):
@@ -101,7 +101,7 @@ class PostgresSink(RemoteSink):
         self._shared.close()
         self._shared = self._connection = None
 
-    def check(self, schema: pa.Schema | None, staged: Path) -> RowChecker:  # noqa: ARG002 - the seam's
+    def check(self, schema: pa.Schema | None, staged: ArchivePath) -> RowChecker:  # noqa: ARG002 - the seam's
         return PostgresRowCheck(facts=self.examine(schema))
 
     def describe(self, schema: pa.Schema | None) -> str:

@@ -61,7 +61,8 @@ class PostgresSinkSpec(ServiceSinkSpec):
     create: bool = Field(default=False, strict=True)
     """Create the table, and the key's unique index, if they are missing."""
     archive: Text | None = None
-    """The folder of markers and more; null: `_semel/<pipeline>/` below the first data root."""
+    """The folder of markers and more, or the URL of a store; null: `<pipeline>/` below
+    SEMEL_ARCHIVES, or else `_semel/<pipeline>/` below the first data root."""
     position_columns: bool = Field(default=False, strict=True)
     """Add the record's source partition and position as columns _semel_source and _semel_offset."""
 

@@ -17,6 +17,7 @@ from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
 from semel.clients.sql import query
+from semel.storage import at, readable
 from semel.declare.aggregate import END, START
 from semel.errors import TerminalError
 from semel.formats.windowsql import SLICE, merge_query
@@ -114,7 +115,7 @@ def read_windows(
 def note_batch(connection: Connection, target: PostgresTarget, won: CommittedBatch) -> None:
     """Write the windows of a batch's rows, and the ranges that are complete now."""
     names = {"windows": target.windows, "complete": _complete(target)}
-    starts = [pq.read_table(file.staged_path, columns=[START])[START] for file in won.files]
+    starts = [pq.read_table(readable(at(file.staged_path)), columns=[START])[START] for file in won.files]
     slices = pc.unique(pa.chunked_array([c for s in starts for c in s.chunks], UTC_TIME))
     _note_windows(connection, target, np.sort(slices.cast(pa.int64()).to_numpy()))
     covered = [Range(*ends, "[)") for ends in won.complete]

@@ -1,0 +1,50 @@
+"""The files of an archive, in a folder or in an object store.
+
+A path of an archive is a `Path` or a `StorePath`. Both read alike: `/`, `name`, `parent`,
+`read_bytes()`, `exists()`, `glob()`. Each verb here looks at the type of its first argument.
+"""
+
+from pathlib import Path
+
+from semel import settings
+from semel.storage import store  # Adds the verbs for a StorePath.
+from semel.storage.facts import CHECKSUM
+from semel.storage.folder import (
+    check_guarantees,
+    check_links,
+    check_links_of,
+    checksum,
+    checksum_of,
+    each,
+    fence_off,
+    files_below,
+    folder_for_copies,
+    link_new,
+    make_folder,
+    names,
+    names_of_names,
+    new,
+    read_range,
+    read_version,
+    readable,
+    reads_at_once,
+    remedy,
+    stat,
+    remove_empty,
+    remove_folder,
+    swap,
+    sync_file,
+    sync_folder,
+    write_new,
+)
+from semel.storage.store_path import StorePath
+
+ArchivePath = Path | StorePath
+"""A file or a folder of an archive."""
+
+
+def at(text: str) -> ArchivePath:
+    """The path for a text of the ledger or a declaration: absolute, or the URL of a store."""
+    if StorePath.is_url(text):
+        return StorePath.of(text, settings.archives_connection())
+    return Path(text)
