@@ -6,7 +6,7 @@ What may happen to a table, by append and by upsert: each is told, with a way ou
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -321,11 +321,11 @@ def test_batches_that_end_while_markers_are_listed(
     """
     listed, others = traces.marker_numbers, [5, 6]
 
-    def markers(kept: Path) -> set[int]:
+    def markers(*asked: Any) -> set[int]:
         before, behind = (others.pop(0), others.pop(0)) if others else (None, None)
         if before:
             come(bench, ledger, spec, before)
-        found = listed(kept)
+        found = listed(*asked)
         if behind:
             come(bench, ledger, spec, behind)
         return found
