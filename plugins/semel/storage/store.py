@@ -81,7 +81,7 @@ def _write_new(key: StorePath, data: bytes) -> None:
 
 @folder.read_range.register(StorePath)
 def _read_range(key: StorePath, start: int, size: int) -> bytes:
-    return key.store.read(key.key, None, start, start + size)
+    return key.store.read_constant(key.key, start, start + size)
 
 
 @folder.stat.register(StorePath)

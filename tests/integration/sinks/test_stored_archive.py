@@ -140,8 +140,9 @@ def test_each_verb_runs_on_a_machine_of_its_own(
 
 
 # Attacks AR1.
-@pytest.mark.parametrize("what", ["staging/b00000001/f0001/data/", "staging/b00000001/f0001/spill/",
-                                  "dead_letters/", "markers/"])  # fmt: skip
+@pytest.mark.parametrize("what", ["staging/b00000001/f0001/code", "staging/b00000001/f0001/data/",
+                                  "staging/b00000001/f0001/spill/", "dead_letters/",
+                                  "markers/"])  # fmt: skip
 def test_a_lost_answer_is_no_loss(
     prefix: StoredPrefix, ledger: Ledger, http_wire: HttpWire, s3: S3,
     monkeypatch: pytest.MonkeyPatch, what: str,
