@@ -172,4 +172,4 @@ def _schema() -> pa.Schema:
 
 
 def _writer(target: Path) -> PartWriter:
-    return PartWriter(str(target), format="parquet", partition_by=(), tag=uuid.uuid4().hex)
+    return PartWriter(target, format="parquet", partition_by=(), tag=uuid.uuid4().hex)
