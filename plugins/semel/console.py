@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from semel.storage import StorePath
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -124,7 +126,7 @@ def _plain(value: object) -> Any:
             return value.isoformat()
         case timedelta():
             return value.total_seconds()
-        case PurePath() | Decimal():
+        case PurePath() | StorePath() | Decimal():
             return str(value)
         case bytes() | memoryview():
             return value.hex()

@@ -77,7 +77,7 @@ def finalize(
             raise
         raise RetryableError(
             f"batch {batch_id}: {error}. The batch stays committed. Fix the file system of its "
-            "sink, then run finalize again"
+            "sink, or the access to its archive, then run finalize again"
         ) from error
 
 

@@ -328,7 +328,7 @@ OF_SECONDS: dict[str, Removal] = {
         code("finalize:finalize", "CorruptionError, ReplacedError)", new="CorruptionError)"),
     "an archive's store is tried": gives("storage:check_guarantees"),
     "markers before the newest known ones are asked for by name":
-        code("archive.traces:marker_numbers", "for n in earlier", new="for n in ()"),
+        code("archive.traces:marker_numbers", "for number in earlier", new="for number in ()"),
     "a batch's number is claimed": gives("sinks.objects.notes:claim_number"),
     "a note of another batch stops the batch": code(
         "sinks.objects.notes:claim_number",

@@ -21,9 +21,10 @@ def archive_folder(spec: Spec) -> ArchivePath:
         return declared
     if sink := spec.sink_path():
         return archive_of(sink)
-    if archives := settings.archives():
-        return storage.at(archives) / spec.name
-    return settings.data_roots()[0] / ARCHIVES / spec.name
+    folder = settings.data_roots()[0] / ARCHIVES / spec.name
+    archives = storage.archives()
+    # A pipeline that had an archive before keeps it.
+    return archives / spec.name if archives and not (folder / MARKERS).is_dir() else folder
 
 
 def attempt(archive: ArchivePath, batch_id: int, fence: int) -> ArchivePath:

@@ -22,7 +22,7 @@ from semel.model.plain import parse_json
 from semel.model.times import TimeSet
 from semel.pipeline.spec import Spec
 from semel.sinks.spec import archive_of
-from semel.storage import ArchivePath, checksum, stat
+from semel.storage import ArchivePath, checksum, each, stat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -200,7 +200,7 @@ def markers(sink_path: str | Path, archive_path: Path | None = None) -> list[Mar
 
 def markers_in(sink: Path | None, archive: ArchivePath) -> list[Marker]:
     """Like `markers_of`, for a sink folder (None if the sink is not a folder) and an archive."""
-    markers = [read_marker(path, sink) for path in marker_paths(archive)]
+    markers = each(archive, lambda path: read_marker(path, sink), marker_paths(archive))
     return sorted(markers, key=lambda marker: marker.commit_seq)
 
 

@@ -20,7 +20,7 @@ from semel.archive import layout
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
 from semel.sinks.names import NUMBER, OutputNames
-from semel.storage import ArchivePath, names, names_of_names
+from semel.storage import ArchivePath, each, names, names_of_names
 
 _MARKER = re.compile(rf"b({NUMBER})\.json")
 _LEFT_MARKER = re.compile(rf"\.b({NUMBER})\.json\..*")
@@ -68,7 +68,9 @@ def marker_numbers(
     after = layout.marker(archive, first - 1).name if 0 < first <= _SORTED_MAX else ""
     matches = (_MARKER.fullmatch(name) for name in names(layout.markers(archive), after))
     found = {int(match[1]) for match in matches if match}
-    return found | {n for n in earlier if n not in found and layout.marker(archive, n).exists()}
+    others = [number for number in earlier if number not in found]
+    exist = each(archive, lambda number: layout.marker(archive, number).exists(), others)
+    return found | {number for number, exists in zip(others, exist, strict=True) if exists}
 
 
 def describe_trace(sink: Path | None, archive: ArchivePath, spec: Spec) -> str | None:

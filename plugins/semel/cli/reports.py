@@ -11,6 +11,7 @@ import typer
 from semel import console, storage
 from semel.declare import wording
 from semel.declare.wording import FILES_NAMED_MAX
+from semel.errors import SemelError
 from semel.storage import ArchivePath
 
 if TYPE_CHECKING:
@@ -515,7 +516,7 @@ def _code(planned: Any, batch: dict[str, Any], attempts: list[Any]) -> dict[str,
 
     root, batch_id = storage.at(batch["archive_path"]), batch["batch_id"]
     of, digests = "plan", None
-    with suppress(OSError):  # Without a readable archive, show what the ledger knows.
+    with suppress(OSError, SemelError):  # Without a readable archive, show what the ledger knows.
         of, digests = "marker", provenance.code_of_marker(_marker_of(root, batch))
         for winner in (a for a in attempts if a["status"] == "won" and not digests):
             attempt = layout.attempt(root, batch_id, winner["fence"])
@@ -525,9 +526,11 @@ def _code(planned: Any, batch: dict[str, Any], attempts: list[Any]) -> dict[str,
     if not digests:
         return None
     paths = digests.text_paths(layout.code(root))
+    kept = {}
+    with suppress(SemelError):
+        kept = {name: str(path) for name, path in paths.items() if path.exists()}
     files = [
-        {"name": n, "sha256": d, "text": str(paths[n]) if paths[n].exists() else None}
-        for n, d in sorted(digests.files.items())
+        {"name": n, "sha256": d, "text": kept.get(n)} for n, d in sorted(digests.files.items())
     ]
     about = {"semel": digests.semel, "git_commit": digests.git_commit, "digest": digests.digest}
     return {"of": of, **about, "files": files}

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from semel import limits
 from semel.declare.durations import format_duration
+from semel.declare.place import PREFIX, Location
 from semel.declare.yaml import Key
 from semel.errors import TerminalError
 from semel.pipeline import transforms as spec_transforms
 from semel.pipeline.spec import Spec
 from semel.sinks.spec import ARCHIVES
-from semel.storage import StorePath
 
 
 def problems(spec: Spec) -> Iterator[tuple[Key, str]]:
@@ -84,14 +84,13 @@ def _of_archive(
         yield at, f"{sink} lies in a folder {ARCHIVES}, which is reserved for archives"
     key = ("sink", "archive")
     try:
-        archive = spec.declared_archive()
+        archive, location = spec.declared_archive(), spec.archive_location()
     except TerminalError as error:
         yield key, str(error).removeprefix("sink.archive: ")
         return
-    if archive is None:
-        return
-    if isinstance(archive, StorePath):
-        yield from _of_stored_archive(spec, key)
+    if location.kind == PREFIX:
+        yield from _of_stored_archive(spec, location, key)
+    if not isinstance(archive, Path):
         return
     if sink and sink.is_relative_to(archive):
         yield key, f"{archive} contains the sink; keep them apart"
@@ -103,8 +102,7 @@ def _of_archive(
         yield key, f"{archive} and the source's folder {source} overlap; keep them apart"
 
 
-def _of_stored_archive(spec: Spec, key: Key) -> Iterator[tuple[Key, str]]:
-    archive = spec.archive_location()
+def _of_stored_archive(spec: Spec, archive: Location, key: Key) -> Iterator[tuple[Key, str]]:
     if archive.overlaps(spec.sink.whereabouts()):
         yield key, f"{archive} and the sink overlap; keep them apart"
     elif spec.source.reads_from(archive):

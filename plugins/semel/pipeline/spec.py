@@ -375,10 +375,11 @@ class Spec(Model):
     def archive_location(self) -> Location:
         """The archive, declared or by default, which lies in the sink if the sink is a mount."""
         archive, sink = self.declared_archive(), self.sink_path()
-        if archive is None and sink is None and (archives := settings.archives()):
-            archive = storage.at(archives) / self.name
         if archive is None:
             beside = sink or settings.data_roots()[0] / self.name
             archive = beside.parent / sinks.ARCHIVES / beside.name
+            archives = None if sink else storage.archives()
+            if archives and not (archive / sinks.MARKERS).is_dir():
+                archive = archives / self.name
         kind = PREFIX if isinstance(archive, StorePath) else FOLDER
         return Location(kind=kind, name=str(archive))

@@ -67,7 +67,7 @@ class Publisher:
         if missing:
             for folder in sorted({final.parent for _, final in names}):
                 storage.make_folder(folder)
-            storage.each(self.root, _link, names)
+            storage.each(self.root, _link, names, max(file.bytes for file in missing))
             return
         folders = {storage.at(file.final_path).parent for file in won.files}
         below = {p for f in folders for p in (f, *f.parents) if p.is_relative_to(self.root)}

@@ -246,6 +246,8 @@ def _sinks(report: CheckReport, specs: list[Spec], log: Log) -> None:
             ownership.check_markers(spec, sink)
         except SemelError as error:
             report.add("sink", f"{spec.name}: {error}", _remedy(error, spec.sink.type))
+        except OSError as error:  # The archive is in a store.
+            report.add("sink", f"{spec.name}: {error}", archives.REMEDY)
         else:
             report.add("sink", f"{spec.name}: {detail}")
 

@@ -147,8 +147,9 @@ def _attempt(context: StageContext) -> Staged:
             job = replace(job, refuses=refuses, code=code)
             failpoints.point("stage.after_folders")
             if attempt.fence > DIED_ATTEMPTS:
-                last_fences = range(attempt.fence - DIED_ATTEMPTS, attempt.fence)
-                folders = [layout.attempt(context.archive, batch.batch_id, n) for n in last_fences]
+                first = attempt.fence - DIED_ATTEMPTS
+                fences = range(max(first, fatal.first_noted(context.archive)), attempt.fence)
+                folders = [layout.attempt(context.archive, batch.batch_id, n) for n in fences]
                 fatal.check(job, folders)
             if batch.judges:
                 check_sample(job)

@@ -44,13 +44,18 @@ def noted(job: StageJob, name: str, splits: Iterable[Split]) -> Iterator[None]:
 
     In a store, where a note takes as long as thousands of records, the first attempt makes none.
     """
-    if isinstance(job.folder, StorePath) and job.fence == 1:
+    if job.fence < first_noted(job.folder):
         yield
         return
     note = notes_folder(job.folder) / name
     note.write_bytes(json.dumps([split.number for split in splits]).encode())
     yield
     note.unlink(missing_ok=True)
+
+
+def first_noted(archive: ArchivePath) -> int:
+    """The fence of the first attempt that leaves notes."""
+    return 2 if isinstance(archive, StorePath) else 1
 
 
 def notes_folder(attempt: ArchivePath) -> ArchivePath:

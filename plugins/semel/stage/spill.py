@@ -32,7 +32,8 @@ class Spill:
         self._buffer: list[pa.Table] = []
         self._bytes = 0
         schema = with_offset(job.spec.arrow_schema())
-        self._out = (_ObjectWriter if isinstance(self.path, StorePath) else _FileWriter)(self.path, schema)
+        writer = _ObjectWriter if isinstance(self.path, StorePath) else _FileWriter
+        self._out = writer(self.path, schema)
 
     def write(self, table: pa.Table) -> None:
         """Append rows."""
@@ -92,6 +93,8 @@ class _ObjectWriter:
         self._put: Future[None] | None = None
 
     def write(self, table: pa.Table) -> None:
+        if not table.num_rows:
+            return  # Its object would have the name of the previous one.
         file = io.BytesIO()
         packed = pa.ipc.IpcWriteOptions(compression="zstd")
         with pa.ipc.new_file(file, self._schema, options=packed) as writer:
@@ -158,10 +161,18 @@ class _ObjectReader:
         self.ends = np.array(ends, np.int64)
         self._thread = ThreadPoolExecutor(1)
         self._next: tuple[int, Future[bytes]] | None = None
+        self._last: tuple[int, pa.Table] | None = None
 
     def rows(self, index: int) -> pa.Table:
+        if self._last is None or self._last[0] != index:
+            data = pa.py_buffer(self._get(index))
+            self._last = index, pa.ipc.open_file(data).read_all()
+        return self._last[1]
+
+    def _get(self, index: int) -> bytes:
+        """The bytes of an object. A thread gets those of the next one."""
         at, got = self._next if self._next else (-1, None)
         data = got.result() if got and at == index else self._keys[index].read_bytes()
         if index + 1 < len(self._keys):
             self._next = index + 1, self._thread.submit(self._keys[index + 1].read_bytes)
-        return pa.ipc.open_file(pa.py_buffer(data)).read_all()
+        return data

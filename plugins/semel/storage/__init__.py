@@ -7,6 +7,7 @@ A path of an archive is a `Path` or a `StorePath`. Both read alike: `/`, `name`,
 from pathlib import Path
 
 from semel import settings
+from semel.errors import TerminalError
 from semel.storage import store  # Adds the verbs for a StorePath.
 from semel.storage.facts import CHECKSUM
 from semel.storage.folder import (
@@ -41,6 +42,23 @@ from semel.storage.store_path import StorePath
 
 ArchivePath = Path | StorePath
 """A file or a folder of an archive."""
+
+
+def archives() -> StorePath | None:
+    """The place below which pipelines have their archives, or None if it is not a store.
+
+    Raises TerminalError if SEMEL_ARCHIVES is not the URL of a store. The message does not quote it,
+    because it may have a login.
+    """
+    from semel.clients.objects.access import check_url
+
+    text = settings.archives()
+    if text is None:
+        return None
+    try:
+        return StorePath.of(str(check_url(text)), settings.archives_connection())
+    except ValueError as error:
+        raise TerminalError(f"{settings.ARCHIVES_VARIABLE} {error}") from None
 
 
 def at(text: str) -> ArchivePath:

@@ -21,7 +21,7 @@ from semel import failpoints
 from semel.errors import RetryableError, TerminalError, UnavailableError
 from semel.storage.facts import FileStat
 
-_Item = TypeVar("_Item")
+_Item, _Result = TypeVar("_Item"), TypeVar("_Result")
 _READ_BYTES = 256 << 10  # Fits into the cache of a core.
 _ROUNDS_MAX = 8  # A paused process writes one file into the folder, and then fails.
 
@@ -133,13 +133,14 @@ def reads_at_once(path: Path) -> int:  # noqa: ARG001
 @singledispatch
 def each(
     place: Path,  # noqa: ARG001
-    do: Callable[[_Item], object],
+    do: Callable[[_Item], _Result],
     items: Iterable[_Item],
-) -> None:
-    """Do something quick for all items: one after the other in a folder, many at once in a store.
+    bytes_max: int = 0,  # noqa: ARG001
+) -> list[_Result]:
+    """The results of `do`, which is quick, for all items: one after the other in a folder, many at
+    once in a store. `bytes_max`: the most bytes that one call holds.
     """
-    for item in items:
-        do(item)
+    return [do(item) for item in items]
 
 
 @singledispatch

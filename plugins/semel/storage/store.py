@@ -9,12 +9,13 @@ import errno
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Self, TypeVar
 
 import xxhash
 
 from semel import failpoints
-from semel.errors import ReplacedError
+from semel.errors import CorruptionError, ReplacedError
 from semel.storage import folder
 from semel.storage.facts import CHECKSUM, FileStat
 from semel.storage.store_path import StorePath
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 CALLS_AT_ONCE = 16
 """Requests to a store that one process sends at the same time."""
 
-_Item = TypeVar("_Item")
+BYTES_AT_ONCE = 512 << 20
+"""Bytes of objects in the memory of one process."""
+
+_Item, _Result = TypeVar("_Item"), TypeVar("_Result")
 
 
 @folder.new.register(StorePath)
@@ -109,12 +113,13 @@ def _reads_at_once(key: StorePath) -> int:  # noqa: ARG001
 @folder.each.register(StorePath)
 def _each(
     place: StorePath,  # noqa: ARG001
-    do: Callable[[_Item], object],
+    do: Callable[[_Item], _Result],
     items: Iterable[_Item],
-) -> None:
-    with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
-        for _ in pool.map(do, items):
-            pass
+    bytes_max: int = 0,
+) -> list[_Result]:
+    at_once = max(1, min(CALLS_AT_ONCE, BYTES_AT_ONCE // max(1, bytes_max)))
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(do, items))
 
 
 @folder.folder_for_copies.register(StorePath)
@@ -143,14 +148,22 @@ def _check_guarantees(archive: StorePath) -> None:
     from semel.clients.objects import Store
     from semel.clients.objects.probe import check_conditional_puts
 
-    check_conditional_puts(Store(str(archive), archive.connection), replaces=True)
+    # In the folder of staged files, because the audit lists all others.
+    staging = Store(f"{archive}/staging", archive.connection)
+    check_conditional_puts(staging, replaces=True)
 
 
 # Keeps AR1.
 @folder.link_new.register(StorePath)
 def _link_new(source: StorePath, target: StorePath) -> None:
     """Put the bytes of an object under another key."""
-    _write_new(target, source.read_bytes())
+    data, checksum = source.read_bytes(), _stat(source).checksum
+    if checksum not in (None, xxhash.xxh3_128_hexdigest(data)):
+        raise CorruptionError(
+            f"{source}: its bytes do not match its checksum. It was not put under another name. "
+            "Restore it from a backup"
+        )
+    _write_new(target, data)
 
 
 @folder.read_version.register(StorePath)
@@ -168,8 +181,9 @@ def _swap(
     try:
         key.store.replace(key.key, data, about, version.etag, version.version)
     except FileNotFoundError as error:
-        if _stat(key).checksum == about[CHECKSUM]:
-            return  # The first answer to this very put was lost, or a twin has put the same.
+        with suppress(FileNotFoundError):
+            if _stat(key).checksum == about[CHECKSUM]:
+                return  # The first answer to this very put was lost, or a twin has put the same.
         raise ReplacedError(
             f"{key}: another process replaced it meanwhile. Run this again"
         ) from error

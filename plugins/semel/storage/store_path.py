@@ -39,7 +39,7 @@ class StorePath:
         return cls(f"{service}://{bucket}", connection, PurePosixPath(path))
 
     def __str__(self) -> str:
-        return f"{self.bucket}/{self.path}"
+        return f"{self.bucket}/{self.key}".rstrip("/")
 
     def __truediv__(self, name: str | PurePosixPath) -> "StorePath":
         return replace(self, path=self.path / name)
@@ -79,8 +79,8 @@ class StorePath:
 
     @property
     def key(self) -> str:
-        """The object's key in the bucket."""
-        return str(self.path)
+        """The object's key in the bucket; empty for the whole bucket."""
+        return "" if self.path == PurePosixPath() else str(self.path)
 
     @property
     def store(self) -> "Store":
@@ -123,7 +123,7 @@ class StorePath:
 
     def keys(self, after: str = "") -> "Iterator[str]":
         """The keys below this place, relative to it, in their order, from the name `after` on."""
-        below = f"{self.key}/"
+        below = f"{self.key}/".lstrip("/")
         pages = self.store.list(self.key, f"{below}{after}" if after else None)
         return (item.key.removeprefix(below) for page in pages for item in page)
 

@@ -13,6 +13,7 @@ import pytest
 from fixtures.batches.account import committed, ids, lines, quiet, run
 from fixtures.batches.replays import hours_pass, proven, replayed
 from fixtures.batches.workbench import Workbench, events
+from fixtures.objects.azure import Azure
 from fixtures.objects.outlet import StoredPrefix, through
 from fixtures.objects.s3 import CONNECTION, S3
 from fixtures.objects.wire import HttpWire
@@ -141,8 +142,8 @@ def test_each_verb_runs_on_a_machine_of_its_own(
 
 # Attacks AR1.
 @pytest.mark.parametrize("what", ["staging/b00000001/f0001/code", "staging/b00000001/f0001/data/",
-                                  "staging/b00000001/f0001/spill/", "dead_letters/",
-                                  "markers/"])  # fmt: skip
+                                  "staging/b00000001/f0001/spill/", "staging/_semel/probe-",
+                                  "dead_letters/", "markers/"])  # fmt: skip
 def test_a_lost_answer_is_no_loss(
     prefix: StoredPrefix, ledger: Ledger, http_wire: HttpWire, s3: S3,
     monkeypatch: pytest.MonkeyPatch, what: str,
@@ -283,6 +284,66 @@ def test_an_archive_in_the_wrong_place_is_refused(
         bench.spec(sink=sink)
 
 
+@pytest.mark.parametrize(
+    ("archives", "match"),
+    [
+        ("s3://bucket", "and the sink overlap"),  # The sink is the archive of `flights` there.
+        ("s3a://bucket/semel", "SEMEL_ARCHIVES is not a URL such as s3://bucket/prefix"),
+        ("s3://key:geheim@bucket/semel", "SEMEL_ARCHIVES is not a URL.*Put a login into"),
+    ],
+)
+def test_archives_in_the_wrong_place_are_refused(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch, archives: str, match: str
+) -> None:
+    """The variable is checked as the key is, and its login is not quoted."""
+    monkeypatch.setenv("SEMEL_ARCHIVES", archives)
+    sink = {"type": "objects", "url": "s3://bucket/flights", "format": "parquet"}
+    with pytest.raises((SpecError, TerminalError), match=match) as refused:
+        bench.spec("flights", sink=sink)
+    assert "geheim" not in str(refused.value)
+
+
+def test_a_pipeline_keeps_the_archive_that_it_has(
+    prefix: StoredPrefix, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its first batches are in a folder, and the variable came later: all commands look into
+    the folder, and the audit proves what is there."""
+    bench = prefix.bench
+    bench.write("in/a.jsonl", [*events(0, 10), b"{not json"])
+    with monkeypatch.context() as before:
+        before.delenv("SEMEL_ARCHIVES")
+        run(ledger, prefix.spec(), "r1")
+    spec = prefix.spec()
+    bench.write("in/b.jsonl", events(10, 20))
+    run(ledger, spec, "r2")
+    assert isinstance(layout.archive_folder(spec), Path)
+    assert letters(spec, count=9).total == 1 and len(markers_of(spec)) == 2
+    proven(spec)
+
+
+# Attacks AR1.
+@pytest.mark.proof
+def test_azure_keeps_an_archive(
+    bench: Workbench, ledger: Ledger, azure: Azure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same on a server of Azure's blobs, which reports the deletion of an absent object: a
+    batch, its replay, collect, and a batch after that."""
+    url = f"az://{azure.bucket()}"
+    monkeypatch.setenv("SEMEL_ARCHIVES", f"{url}/archives")
+    monkeypatch.setenv("SEMEL_ARCHIVES_CONNECTION", CONNECTION)
+    sink = {"type": "objects", "url": f"{url}/lake", "connection": CONNECTION, "format": "parquet"}
+    spec = bench.spec(sink=sink)
+    bench.write("in/a.jsonl", [*events(0, 10), b"{not json"])
+    run(ledger, spec, "r1")
+    replayed(ledger, spec, 1, "again")
+    hours_pass(ledger)
+    assert collect(ledger, spec, log=quiet).replaced_removed == 1
+    bench.write("in/b.jsonl", events(5, 20))
+    run(ledger, spec, "r2")
+    assert stored(layout.staging(archive(spec))) == []
+    proven(spec)
+
+
 def test_an_archive_in_the_source_is_refused(bench: Workbench) -> None:
     """Where the source would read what semel keeps."""
     source = {"type": "objects", "url": "s3://bucket/in", "format": "jsonl",
@@ -303,10 +364,16 @@ def test_a_spill_of_objects_gives_each_split_its_rows(
         for start in range(0, 60, 6):
             numbers = pa.array(np.arange(start, start + 6))
             spill.write(pa.table([numbers, numbers], schema=with_offset(SCHEMA)))
-    for start, count in ((0, 60), (0, 0), (5, 20), (59, 1), (60, 0)):
-        pieces = Spilled(spill.path).rows(start, count)
-        found = [n for piece in pieces for n in piece.column("n").to_pylist()]
+        spill.write(with_offset(SCHEMA).empty_table())  # All of its records were rejected.
+        spill._flush()
+        spill.write(with_offset(SCHEMA).empty_table())
+    spilled, read = Spilled(spill.path), []
+    read_bytes = StorePath.read_bytes
+    monkeypatch.setattr(StorePath, "read_bytes", lambda key: read.append(key) or read_bytes(key))
+    for start, count in ((0, 0), (0, 5), (5, 20), (25, 34), (59, 1), (60, 0)):
+        found = [n for piece in spilled.rows(start, count) for n in piece.column("n").to_pylist()]
         assert found == list(range(start, start + count))
+    assert len(read) == len({*read}) == len(storage.names(spill.path))
     with pytest.raises(CorruptionError, match="Run stage again"):
         list(Spilled(spill.path).rows(59, 2))
 

@@ -7,7 +7,7 @@ put creates an object or names the etag that it replaces, so it never overwrites
 import errno
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -145,7 +145,8 @@ class Store:
             return bytes(obstore.get_range(self._store, key, start=start, end=end))
 
     def get(self, key: str) -> tuple[bytes, Object]:
-        """All bytes of an object, and what it was. Raises FileNotFoundError if it does not exist."""
+        """All bytes of an object, and its version. Raises FileNotFoundError if it does not exist.
+        """
         import obstore
 
         with self._translate_errors(key, "GetObject"):
@@ -205,8 +206,13 @@ class Store:
         Raises FileNotFoundError if the key has another object now. After UnavailableError, `head`
         shows whether the put succeeded.
         """
+        from obstore.exceptions import AlreadyExistsError
+
         mode = {"e_tag": f'"{etag}"'} | ({"version": version} if version else {})
-        self._put(key, data, metadata, mode)
+        try:
+            self._put(key, data, metadata, mode)
+        except AlreadyExistsError:  # S3 answers 409 while another request replaces the object.
+            raise FileNotFoundError(errno.ESTALE, CHANGED, key) from None
 
     def overwrite(self, key: str, data: bytes) -> None:
         """Put an object, whether the key exists or not: for a key that only this process puts."""
@@ -225,15 +231,20 @@ class Store:
         """Delete an object if it exists."""
         import obstore
 
-        with self._translate_errors(key, "DeleteObject"):
+        # S3 answers the same if the object does not exist, Google Cloud and Azure report it.
+        with suppress(FileNotFoundError), self._translate_errors(key, "DeleteObject"):
             obstore.delete(self._store, key)
 
     def remove_all(self, keys: Sequence[str]) -> None:
         """Delete objects, in as few requests as the service allows. Some may not exist."""
         import obstore
 
-        with self._translate_errors(keys[0], "DeleteObject"):
-            obstore.delete(self._store, keys)
+        try:
+            with self._translate_errors(keys[0], "DeleteObject"):
+                obstore.delete(self._store, keys)
+        except FileNotFoundError:
+            for key in keys:
+                self.remove(key)
 
     @contextmanager
     def _translate_errors(self, key: str, permission: str) -> Iterator[None]:

@@ -9,7 +9,6 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
@@ -19,6 +18,7 @@ from semel.errors import CorruptionError, UnavailableError
 from semel.model.plain import parse_json
 from semel.sinks import CommittedBatch
 from semel.sinks.kafka.ends import Spans, TopicEnds, topic_ends
+from semel.storage import at
 
 FORMAT = 1
 
@@ -119,7 +119,7 @@ def batch_note(
     cluster: Cluster, topic: str, batch: CommittedBatch, seconds: float
 ) -> ControlNote | None:
     """The note of a committed batch. It reads from the topic ends that stage saved."""
-    since = TopicEnds.load(Path(batch.files[0].staged_path).parent) if batch.files else None
+    since = TopicEnds.load(at(batch.files[0].staged_path).parent) if batch.files else None
     return find_note(cluster, topic, batch.pipeline, batch.batch_id, seconds, since)
 
 
