@@ -128,7 +128,7 @@ def test_what_is_wrong_and_its_remedy(
     harm(reader)
     began = time.monotonic()
     found = reader.machine.look()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 60  # Spark starts in it; the clients' own bounds are minutes.
     assert {one.name for one in wrong(found)} == {name}, wrong(found)
     [one] = wrong(found)
     assert words in f"{one.detail} {one.remedy}"
