@@ -28,7 +28,7 @@ from semel.pipeline.opening import acknowledge_stored, open_stored
 from semel.pipeline.spec import Spec
 from semel.plan import covered, event_time
 from semel.sinks import CommittedBatch, FinalizeAction, Sink, judge
-from semel.sinks.linked import Publisher, LinkedFiles
+from semel.sinks.linked import LinkedFiles, Publisher
 from semel.sources import SettledPartition
 from semel.storage import ArchivePath, remove_folder
 

@@ -25,7 +25,7 @@ from semel.model.batch import Batch
 from semel.pipeline.spec import Spec
 from semel.plan import plan
 from semel.stage import stage
-from semel.storage import ArchivePath, names_of_names
+from semel.storage import ArchivePath, nested_names
 
 
 class Scene:
@@ -148,7 +148,7 @@ def attempts(ledger: Ledger, batch_id: int) -> list[str]:
 
 def staged_folders(spec: Spec) -> list[ArchivePath]:
     staging = layout.staging(layout.archive_folder(spec))
-    return [staging / name for name in sorted(names_of_names(staging)) if name[0] == "b"]
+    return [staging / name for name in sorted(nested_names(staging)) if name[0] == "b"]
 
 
 def manifest(ledger: Ledger, batch_id: int) -> list[tuple[Path, Path]]:

@@ -20,7 +20,7 @@ from semel.archive import layout
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
 from semel.sinks.names import NUMBER, OutputNames
-from semel.storage import ArchivePath, each, names, names_of_names
+from semel.storage import ArchivePath, each, names, nested_names
 
 _MARKER = re.compile(rf"b({NUMBER})\.json")
 _LEFT_MARKER = re.compile(rf"\.b({NUMBER})\.json\..*")
@@ -97,7 +97,7 @@ def _walk(
     for path, name in _files(archive, layout.replaced_marker(archive, 0, 0).parent):
         if match := _REPLACED.fullmatch(name):
             yield "replaced", path, int(match[1] or match[2])
-    for name in sorted(names_of_names(layout.staging(archive))):
+    for name in sorted(nested_names(layout.staging(archive))):
         if match := _STAGED.fullmatch(name.partition("/")[0]):
             yield "staging", name, int(match[1])
     templates = [OutputNames(spec.sink, spec.name) for spec in specs]

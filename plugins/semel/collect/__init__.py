@@ -236,7 +236,7 @@ def _remove_staged(ledger: Ledger, pipeline_id: int, archive: ArchivePath) -> tu
     """
     removed = freed = 0
     staging = layout.staging(archive)
-    for name in sorted(storage.names_of_names(staging)):
+    for name in sorted(storage.nested_names(staging)):
         folder, match = staging / name, _ATTEMPT.fullmatch(name)
         if match is None:
             continue

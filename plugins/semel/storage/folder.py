@@ -321,7 +321,7 @@ def names(folder: Path, after: str = "") -> list[str]:
 
 
 @singledispatch
-def names_of_names(folder: Path) -> list[str]:
+def nested_names(folder: Path) -> list[str]:
     """The names in the folders of a folder, each after the name of its folder: `b00000001/f0001`.
     Without hidden ones.
     """

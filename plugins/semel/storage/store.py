@@ -195,8 +195,8 @@ def _names(place: StorePath, after: str = "") -> list[str]:
     return place.names(after)
 
 
-@folder.names_of_names.register(StorePath)
-def _names_of_names(place: StorePath) -> list[str]:
+@folder.nested_names.register(StorePath)
+def _nested_names(place: StorePath) -> list[str]:
     parts = (key.split("/") for key in place.keys())
     return list(dict.fromkeys("/".join(two[:2]) for two in parts if len(two) > 1))
 

@@ -12,7 +12,7 @@ from semel.declare.context import Context
 from semel.formats.output import columns_in_files, dataset_of
 from semel.model.manifest import Kind, StagedFile
 from semel.sinks import ReplacedOutput, Sink
-from semel.sinks.linked import Publisher, LinkedFiles
+from semel.sinks.linked import LinkedFiles, Publisher
 from semel.storage import check_links, make_folder, sync_folder
 
 if TYPE_CHECKING:
