@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from semel.storage import StorePath
-
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -121,6 +119,8 @@ def to_json(payload: Mapping[str, Any]) -> str:
 
 
 def _plain(value: object) -> Any:
+    from semel.storage import StorePath  # A command that prints no JSON starts without it.
+
     match value:
         case datetime() | date():
             return value.isoformat()

@@ -310,13 +310,13 @@ OF_SECONDS: dict[str, Removal] = {
         "xxhash.xxh3_128_hexdigest(data) != file.checksum",
     ),
     "a name of an archive is put where none is": code(
-        "storage.store:_create", "store.create(key.key, data, {CHECKSUM: checksum})",
-        new='(store._put(key.key, data, {CHECKSUM: checksum}, "overwrite") is None)',
+        "storage.store:_create", "key.store.create(key.key, data, {CHECKSUM: checksum})",
+        new='(key.store._put(key.key, data, {CHECKSUM: checksum}, "overwrite") is None)',
     ),
     "a put that failed is none":
         other("storage.store:Upload.__exit__", lambda _: lambda file, *_: file.close()),
     "a lost answer is one's own put": code(
-        "storage.store:_create", "(head.size, about.get(CHECKSUM)) != (len(data), checksum)",
+        "storage.store:_create", "(found.size, found.checksum) != (len(data), checksum)",
         new="True",
     ),
     "a marker replaces the version that was judged": code(

@@ -8,23 +8,15 @@ are impossible.
 
 from collections.abc import Iterable
 
-from semel import settings, storage
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
-from semel.sinks.spec import ARCHIVES, MARKERS, archive_of
+from semel.sinks.spec import MARKERS, archive_of
 from semel.storage import ArchivePath
 
 
 def archive_folder(spec: Spec) -> ArchivePath:
     """A pipeline's archive, declared or its sink's. Raises TerminalError as `archive_of` does."""
-    if declared := spec.declared_archive():
-        return declared
-    if sink := spec.sink_path():
-        return archive_of(sink)
-    folder = settings.data_roots()[0] / ARCHIVES / spec.name
-    archives = storage.archives()
-    # A pipeline that had an archive before keeps it.
-    return archives / spec.name if archives and not (folder / MARKERS).is_dir() else folder
+    return spec.archive_apart() or archive_of(spec.sink_path())
 
 
 def attempt(archive: ArchivePath, batch_id: int, fence: int) -> ArchivePath:

@@ -372,14 +372,24 @@ class Spec(Model):
             return declared and storage.at(declared)
         return settings.allowed(declared, "sink.archive")
 
+    def archive_apart(self) -> ArchivePath | None:
+        """The archive, declared or by default. None: it belongs to the folder of the sink.
+
+        Raises TerminalError as `sink_path` and `storage.archives` do.
+        """
+        if (archive := self.declared_archive()) is not None or self.sink_path():
+            return archive
+        folder = settings.data_roots()[0] / sinks.ARCHIVES / self.name
+        archives = storage.archives()
+        # A pipeline that had an archive before keeps it.
+        kept = archives is None or (folder / sinks.MARKERS).is_dir()
+        return folder if kept else archives / self.name
+
     def archive_location(self) -> Location:
-        """The archive, declared or by default, which lies in the sink if the sink is a mount."""
-        archive, sink = self.declared_archive(), self.sink_path()
+        """The archive, next to the sink's folder by default; inside it if the sink is a mount."""
+        archive = self.archive_apart()
         if archive is None:
-            beside = sink or settings.data_roots()[0] / self.name
-            archive = beside.parent / sinks.ARCHIVES / beside.name
-            archives = None if sink else storage.archives()
-            if archives and not (archive / sinks.MARKERS).is_dir():
-                archive = archives / self.name
+            sink = self.sink_path()
+            archive = sink.parent / sinks.ARCHIVES / sink.name
         kind = PREFIX if isinstance(archive, StorePath) else FOLDER
         return Location(kind=kind, name=str(archive))

@@ -99,8 +99,9 @@ def check(job: StageJob, attempts: Sequence[ArchivePath]) -> None:
         places.append(f"{claim.name!r} {at} ({_name(record.signal)})")
     # A string column of JSON rejects numbers: every record would become a dead letter.
     column_type = "json" if job.spec.source.format == "jsonl" else "string"
+    died = wording.count(len(attempts), "attempt")
     raise TerminalError(
-        f"batch {job.batch_id}: its last {len(attempts)} attempts died while reading, and so does "
+        f"batch {job.batch_id}: its last {died} died while reading, and so does "
         f"any process that reads the record at {', and at '.join(places)}. Nothing was committed. "
         f"Take it out of the source, or declare its unreadable column as {column_type}. Then "
         "abandon the batch, and the next run plans its records again",

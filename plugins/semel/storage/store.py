@@ -8,9 +8,8 @@ checksum of its bytes, so that one HEAD identifies it.
 import errno
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Self, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import xxhash
 
@@ -51,9 +50,6 @@ class Upload(io.BytesIO):
         finally:
             super().close()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, kind: object, *error: object) -> None:
         if kind is None:
             self.close()
@@ -68,11 +64,10 @@ class Upload(io.BytesIO):
 def _create(key: StorePath, data: bytes | memoryview, checksum: str) -> None:
     """Put a new object. Raises FileExistsError if the key has other bytes already."""
     failpoints.point("store.before_put")
-    store = key.store
-    if not store.create(key.key, data, {CHECKSUM: checksum}):
+    if not key.store.create(key.key, data, {CHECKSUM: checksum}):
         # It may be this very put, if its first answer was lost.
-        head, about = store.head(key.key)
-        if (head.size, about.get(CHECKSUM)) != (len(data), checksum):
+        found = _stat(key)
+        if (found.size, found.checksum) != (len(data), checksum):
             raise FileExistsError(errno.EEXIST, "another object has this key", str(key))
     failpoints.point("store.after_put")
 
@@ -117,6 +112,8 @@ def _each(
     items: Iterable[_Item],
     bytes_max: int = 0,
 ) -> list[_Result]:
+    from concurrent.futures import ThreadPoolExecutor  # Most commands start without threads.
+
     at_once = max(1, min(CALLS_AT_ONCE, BYTES_AT_ONCE // max(1, bytes_max)))
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(do, items))
@@ -157,8 +154,8 @@ def _check_guarantees(archive: StorePath) -> None:
 @folder.link_new.register(StorePath)
 def _link_new(source: StorePath, target: StorePath) -> None:
     """Put the bytes of an object under another key."""
-    data, checksum = source.read_bytes(), _stat(source).checksum
-    if checksum not in (None, xxhash.xxh3_128_hexdigest(data)):
+    data, _, about = source.store.get(source.key)
+    if about.get(CHECKSUM) not in (None, xxhash.xxh3_128_hexdigest(data)):
         raise CorruptionError(
             f"{source}: its bytes do not match its checksum. It was not put under another name. "
             "Restore it from a backup"
@@ -168,7 +165,8 @@ def _link_new(source: StorePath, target: StorePath) -> None:
 
 @folder.read_version.register(StorePath)
 def _read_version(key: StorePath) -> "tuple[bytes, Object]":
-    return key.store.get(key.key)
+    data, version, _ = key.store.get(key.key)
+    return data, version
 
 
 # Keeps AR2.

@@ -109,8 +109,7 @@ class Store:
         import obstore
 
         with self._translate_errors(key, "GetObject"):
-            answer = obstore.get(self._store, key, options={"head": True})
-            return _listed_object(answer.meta), {k: str(v) for k, v in answer.attributes.items()}
+            return _described(obstore.get(self._store, key, options={"head": True}))
 
     def ends_in_slash(self, key: str) -> bool:
         """True if an object's real key is `key` and a slash, which obstore drops from listings.
@@ -144,14 +143,16 @@ class Store:
         with self._translate_errors(key, "GetObject"):
             return bytes(obstore.get_range(self._store, key, start=start, end=end))
 
-    def get(self, key: str) -> tuple[bytes, Object]:
-        """All bytes of an object, and its version. Raises FileNotFoundError if it does not exist.
+    def get(self, key: str) -> tuple[bytes, Object, dict[str, str]]:
+        """All bytes of an object, and what `head` returns of this version.
+
+        Raises FileNotFoundError if it does not exist.
         """
         import obstore
 
         with self._translate_errors(key, "GetObject"):
             answer = obstore.get(self._store, key)
-            return bytes(answer.bytes()), _listed_object(answer.meta)
+            return bytes(answer.bytes()), *_described(answer)
 
     def chunks(self, key: str, etag: str, start: int, end: int, size: int) -> Iterator[memoryview]:
         """Like `read`, but yields the bytes in chunks of at least `size`, except the last chunk."""
@@ -343,6 +344,11 @@ class Store:
             f"{self.place} refuses a request ({reason}). Check the URL, and that {self._identity} "
             f"may use {permission}"
         )
+
+
+def _described(answer: Any) -> tuple[Object, dict[str, str]]:
+    """The object of an answer, and its metadata."""
+    return _listed_object(answer.meta), {k: str(v) for k, v in answer.attributes.items()}
 
 
 def _listed_object(meta: Mapping[str, Any]) -> Object:

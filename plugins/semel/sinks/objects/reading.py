@@ -16,8 +16,6 @@ from semel.storage import CHECKSUM
 READS_AT_ONCE = 8
 """Threads that read copies of markers."""
 
-_ROUNDS_MAX = 4  # A replay may replace a copy during the read.
-
 
 class Prefix:
     """The output below a URL. Raises the errors of `Store`."""
@@ -26,19 +24,18 @@ class Prefix:
         self._store = Store(url, connection)
 
     def markers(self) -> Iterator[tuple[str, bytes]]:
-        """The names and texts of the copies. Raises RetryableError if one changes constantly."""
+        """The names and texts of the copies. Raises RetryableError if one is deleted meanwhile."""
         keys = [one.key for page in self._store.list(MARKERS) for one in page]
         with ThreadPoolExecutor(READS_AT_ONCE) as pool:
             yield from zip(keys, pool.map(self._text, keys), strict=True)
 
     def _text(self, key: str) -> bytes:
-        for _ in range(_ROUNDS_MAX):
-            try:
-                head, _ = self._store.head(key)
-                return self._store.read(key, head.etag, 0, head.size)
-            except FileNotFoundError:
-                continue
-        raise RetryableError(f"{self._store.place}/{key} changed during each read; try again")
+        try:
+            return self._store.get(key)[0]
+        except FileNotFoundError:
+            raise RetryableError(
+                f"{self._store.place}/{key} was deleted during the read; try again"
+            ) from None
 
     def file_system(self, files: Iterable[MarkedFile]) -> fs.FileSystem:
         """The objects of the files, by key. Opening a replaced object raises CorruptionError."""
