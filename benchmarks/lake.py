@@ -8,7 +8,7 @@ publish of a batch of files of 16 MiB, which reads each once, holds it against i
 puts it where nothing is, beside s5cmd with as many workers. `read`: whole batches of the same file
 of JSON Lines in the store, and on the local disk. `append`: publish of a batch to a Delta table in
 a folder and in the store, beside `write_deltalake` of the same rows, which reads the staged Parquet
-as well.
+as well. `archive`: whole batches into the store, with the archive in a folder and in the store.
 """
 
 import os
@@ -52,6 +52,12 @@ _NAMES = {
     "delta": "publish, in a folder",
     "write_s3": "write_deltalake, in a store",
     "delta_s3": "publish, in a store",
+    **{
+        f"{kind}_{where}{verb}": f"by {said}, archive in a {where}{', ' * bool(verb)}{verb}"
+        for verb in ("", "stage", "finalize")
+        for kind, said in (("id", "record id"), ("position", "position"))
+        for where in ("folder", "store")
+    },
 }
 
 
@@ -77,6 +83,7 @@ def _store(folder: Path) -> Iterator[Versitygw]:
     server = Versitygw(folder)
     server.start()
     os.environ[f"AIRFLOW_CONN_{CONNECTION.upper()}"] = server.connection()
+    os.environ["SEMEL_ARCHIVES_CONNECTION"] = CONNECTION
     try:
         yield server
     finally:
@@ -162,6 +169,45 @@ def _read(place: Place, s3: Versitygw, options: Namespace) -> _Found:
     return title, found, {"ratio_read_store": ("store", "local")}
 
 
+def _archive(place: Place, s3: Versitygw, options: Namespace) -> _Found:
+    shape = Shape(records=options.records)
+    landed(shape, place.data / "in" / "records.jsonl")
+    verbs: dict[str, list[float]] = {}
+    with harness.open_spark(place) as spark, Ledger(place.dsn) as ledger:
+        engine = SparkEngine(spark)
+
+        def side(kind: str, where: str) -> Side:
+            def run(number: int, clock: Clock) -> None:
+                bucket = s3.bucket()
+                sink = {"type": "objects", "url": f"s3://{bucket}/out", "connection": CONNECTION,
+                        "format": "parquet"}  # fmt: skip
+                sink |= {"archive": f"s3://{bucket}/archive"} if where == "store" else {}
+                name = f"{kind}_{where}"
+                spec = place.spec(
+                    f"{name}{number}", path="in/records.jsonl", sink=sink,
+                    record_id=["id"] if kind == "id" else None,
+                )  # fmt: skip
+                with clock:
+                    ran = run_batch(ledger, spec, "one", engine, log=quiet)
+                expected = shape.new if kind == "id" else shape.records
+                check(name, ran.finalized.counts.survivors, expected)
+                for verb in ("stage", "finalize") if number else ():
+                    verbs.setdefault(f"{name}{verb}", []).append(ran.seconds[verb])
+                shutil.rmtree(s3.folder / "data" / bucket)
+
+            return run
+
+        names = [(kind, where) for kind in ("id", "position") for where in ("folder", "store")]
+        sides = {f"{kind}_{where}": side(kind, where) for kind, where in names}
+        found = in_turn(sides, options.runs, both_ways=True)
+    title = f"Batches of {options.records:,} records into a store"
+    return title, found | verbs, {
+        "ratio_archive_id": ("id_store", "id_folder"),
+        "ratio_archive_id_stage": ("id_storestage", "id_folderstage"),
+        "ratio_archive_position_stage": ("position_storestage", "position_folderstage"),
+    }  # fmt: skip
+
+
 def _check_rows(spec: Spec, wanted: int) -> None:
     files = list(spec.sink_path().rglob("*.parquet"))
     own = [path for path in files if "_semel" not in path.parts]
@@ -224,7 +270,7 @@ def len_of(won: CommittedBatch) -> int:
     return sum(file.records for file in won.files)
 
 
-_PARTS = {"upload": _upload, "read": _read, "append": _append}
+_PARTS = {"upload": _upload, "read": _read, "append": _append, "archive": _archive}
 
 
 if __name__ == "__main__":

@@ -28,6 +28,11 @@ def test_two_weeks_of_a_bucket_are_exact(stack: Stack) -> None:
     assert true["messages_read"] == true["new"] + true["repeats"] + true["quarantined"]
     assert true["rows_finalized"] == true["new"] > 12_000 and answer["files_compacted"] == 2
     assert "put s3://lake/raw/flights-2013-01-08.jsonl: " in said
+    kept = stack.state / STORE / "data" / object_server.BUCKET / "archives" / lake.PIPELINE
+    assert [path.name for path in sorted((kept / "markers").iterdir())] == [
+        "b00000001.json", "b00000002.json"
+    ]  # fmt: skip
+    assert not [path for path in stack.data.rglob("*") if lake.PIPELINE in str(path)]
     after = stack.records()
     assert after.pop(STORE) and after == before
     airflow = stack.airflow

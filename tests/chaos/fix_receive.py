@@ -10,10 +10,12 @@ import pytest
 
 from fixtures.batches.account import quiet
 from fixtures.batches.workbench import Workbench, events
+from fixtures.objects.s3 import S3
 from fixtures.queue.nats import Nats
 from fixtures.queue.pubsub import PsTest
 from fixtures.queue.segments import values_of
 from fixtures.queue.sqs import ElasticMq
+from semel import storage
 from semel.clients.queue import Queue
 from semel.pipeline.spec import Spec
 from semel.sources import ReceiveResult
@@ -115,6 +117,23 @@ class Line(Spooled):
 
     def empty(self) -> bool:
         return self.nats.unacknowledged(self.stream) == (0, 0)
+
+
+class StoredLine(Line):
+    """A stream whose spool is in a store."""
+
+    def __init__(self, bench: Workbench, nats: Nats, s3: S3) -> None:
+        self.url = f"s3://{s3.bucket()}/spool"
+        super().__init__(bench, nats)
+
+    def _at(self, servers: str) -> dict[str, str]:
+        return {**super()._at(servers), "spool": self.url}
+
+    def feet(self) -> Iterator[tuple[Path, Foot]]:
+        for place in sorted(storage.files_below(self.spool.sealed)):
+            etag = place.store.head(place.key)[0].etag
+            with storage.local_file(place, etag) as path:
+                yield path, read_foot(path)
 
 
 class SqsLine(Spooled):

@@ -4,14 +4,16 @@ from itertools import product
 
 import pytest
 
-from fix_receive import Line
+from fix_receive import Line, StoredLine
 from fixtures.batches.account import ids, run, settled
 from fixtures.batches.faults import Children
 from fixtures.batches.workbench import Workbench
-from fixtures.queue.nats import Wire
+from fixtures.objects.s3 import CONNECTION, S3
+from fixtures.queue.nats import Nats, Wire
 from semel import failpoints
 from semel.errors import UnavailableError
 from semel.ledger import Ledger
+from semel.sources.queue import segment
 
 RECEIVER = (
     "before_create", "after_create", "before_append:2", "torn_append:2", "before_sync:2",
@@ -34,9 +36,13 @@ CASES = [
 LONG = [case for case in CASES if len(case) > 1 and case[0] != LEFT[1]]
 
 
+STORED = ("before_put:2", "after_put:2", "before_ack:2", "after_ack:2", "before_put")
+"""Where a receiver with a spool in a store dies."""
+
+
 def test_each_point_has_a_case() -> None:
     """No point of receive is left out."""
-    tried = {death.partition(":")[0] for case in CASES for death in case}
+    tried = {death.partition(":")[0] for case in (*CASES, STORED) for death in case}
     points = {name.removeprefix("receive.") for name in failpoints.points() if "receive." in name}
     assert tried == points
 
@@ -65,6 +71,59 @@ def test_a_receiver_that_dies_loses_nothing(
     line.drain()
     run(ledger, line.spec, "r2")
     assert settled(line.spec).ids == ids(0, 250)
+
+
+# Attacks Q1, AR1.
+@pytest.mark.parametrize("death", STORED)
+def test_a_receiver_of_a_stored_spool_dies(
+    bench: Workbench, nats: Nats, s3: S3, ledger: Ledger, children: Children,
+    monkeypatch: pytest.MonkeyPatch, death: str,
+) -> None:  # fmt: skip
+    """It leaves whole segments alone, and nothing to recover: each message is there once, nothing
+    of it on this machine's disk, and the audit reads the segments again."""
+    monkeypatch.setenv("SEMEL_ARCHIVES_CONNECTION", CONNECTION)
+    line = StoredLine(bench, nats, s3)
+    line.publish(0, 250)
+    point, _, nth = death.partition(":")
+    child = children.start("receiving", f"receive.{point}:exit:{nth or 1}")
+    assert child.ended() == (failpoints.EXIT_CODE, None)
+    run(ledger, line.spec, "r1")
+    line.drain()
+    run(ledger, line.spec, "r2")
+    assert settled(line.spec).ids == ids(0, 250) and not (bench.data / "spool").exists()
+
+
+# Attacks Q1.
+def test_a_store_that_fails_acknowledges_nothing(
+    bench: Workbench, nats: Nats, s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error counts what the queue delivers again; the next receive has all of it. A store that
+    fails once, and for less than a minute, is nothing."""
+    monkeypatch.setenv("SEMEL_ARCHIVES_CONNECTION", CONNECTION)
+    line = StoredLine(bench, nats, s3)
+    line.publish(0, 50)
+
+    def away(*_: object) -> None:
+        raise UnavailableError("the store does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segment, "write_new", away)
+        patch.setattr(segment, "PUT_SECONDS", 0)
+        with pytest.raises(UnavailableError, match="does not answer.*50 messages not acknowledged"):
+            line.receive()
+    line.drain()
+    assert set(line.spooled().values()) == {1} and len(line.spooled()) == 50
+    real, tries = segment.write_new, []
+
+    def away_once(*put: object) -> None:
+        tries.append(put)
+        if len(tries) == 1:
+            away()
+        real(*put)
+
+    line.publish(50, 60)
+    monkeypatch.setattr(segment, "write_new", away_once)
+    assert line.receive().messages == 10 and len(tries) == 2 and len(line.spooled()) == 60
 
 
 # Attacks Q2.

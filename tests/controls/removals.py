@@ -244,6 +244,7 @@ OF_SECONDS: dict[str, Removal] = {
     "a group is synced before it is acknowledged": code(
         "sources.queue.segment:OpenSegment.append", "os.fdatasync(self._file.fileno())", new="None"
     ),
+    "a segment is put before it is acknowledged": gives("sources.queue.segment:StoredSegments._put"),
     "a part's name is synced before it is written to":
         code("sources.queue.segment:OpenSegment.create", "sync_folder(folder)", new="None"),
     "a group that was not synced is not acknowledged":
@@ -367,7 +368,7 @@ OF_SECONDS: dict[str, Removal] = {
         "(head.size, metadata.get(CHECKSUM)) != (file.bytes, file.checksum)",
     ),
     "receive asks for room before it pulls": code(
-        "sources.queue.receive:_Receiver._group_limit", "disk.f_bavail * disk.f_frsize < FREE_BYTES_MIN"
+        "sources.queue.receive:_Receiver._group_limit", "free is not None and free < FREE_BYTES_MIN"
     ),
     "what a failed receive holds is stored":
         code("sources.queue.receive:_Receiver._run", "with suppress(SemelError):", new="if False:"),

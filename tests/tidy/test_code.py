@@ -162,7 +162,7 @@ def test_a_kind_is_known_in_its_room() -> None:
 
 _JUDGES = r"semel\.(audit|sources\.reread|sources\.\w+\.audit)\b"
 _SHARED = (
-    r"semel\.sources(\.spec|\.messages|\.\w+\.spec|\.files\.claims|\.pipeline\.published)?"  # Declarations; what a claim says.
+    r"semel\.sources(\.spec|\.messages|\.\w+\.spec|\.files\.claims|\.pipeline\.(published|places))?"  # Declarations; what a claim says.
     r"|semel\.formats\.(output|pieces|table)"  # How semel's own files are read.
 )
 

@@ -17,7 +17,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +29,7 @@ from semel.compare.answer import BatchRange, Cause, Comparison, Difference, Posi
 from semel.compare.choice import ChosenBatches, choose_batches, find_claims
 from semel.compare.known_ids import find_known
 from semel.compare.outputs import Output, Outputs, Row
-from semel.compare.path import batch_path, scratch_folder
+from semel.compare.path import Scratch, batch_path, scratch_folders
 from semel.declare.wording import count
 from semel.errors import NO_STEP, TerminalError
 from semel.formats.output import columns_in_files
@@ -39,7 +38,6 @@ from semel.model.batch import Log
 from semel.pipeline.opening import open_sinks, open_source
 from semel.pipeline.spec import Spec
 from semel.stage.job import JobEngine as Job
-from semel.storage import StorePath
 
 COMPARE_MEMORY_BYTES = 2 << 30
 """Memory for keys and hashes of rows, enough for five million. The rest goes to a temporary
@@ -78,14 +76,7 @@ def compare(
             return comparison.with_pipeline(choose_batches(ledger, other, wanted))
         comparison = _Compare(engine, find_claims(chosen), difference_limit, log)
         staging = layout.staging(storage.at(chosen.pipeline.archive_path))
-        if isinstance(staging, StorePath):
-            raise TerminalError(
-                f"{spec.name} has its archive in a store ({staging.parent}), and semel can compare "
-                "only pipelines with an archive in a folder. Compare it with a pipeline that should "
-                "write the same rows (--with)",
-                next=NO_STEP,
-            )
-        with scratch_folder(staging) as scratch:
+        with scratch_folders(ledger, staging) as scratch:
             return comparison.with_batch_path(open_job, scratch)
 
 
@@ -109,18 +100,18 @@ class _Compare:
         self._declared = [chosen.spec]
 
     def with_batch_path(
-        self, open_job: Callable[[], AbstractContextManager[Job]], scratch: Path
+        self, open_job: Callable[[], AbstractContextManager[Job]], scratch: Scratch
     ) -> Comparison:
         """Run the batch path, and compare with its output."""
         chosen, engine = self._chosen, self._engine
         with self._timed("known ids"):
-            known_count = find_known(engine, chosen, scratch)
+            known_count = find_known(engine, chosen, scratch.shared)
         if known_count:
             self._log(f"the batches knew {known_count:,} ids from batches outside of the range")
         with open_job() as job:
 
             def run(name: str) -> Output:
-                return batch_path(chosen, job, scratch, scratch / name, self._log)
+                return batch_path(chosen, job, scratch, name, self._log)
 
             def run_again() -> None:
                 self._log("the batch path runs a second time, to see whether its rows differ")

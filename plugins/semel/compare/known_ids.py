@@ -6,7 +6,6 @@ the range, unless an earlier batch of the range has a record with that id.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +21,12 @@ from semel.formats.pieces import read_pieces
 from semel.model.manifest import Kind
 from semel.repair.adopt.ids import Part, ids_in_source, verified_path
 from semel.stage.ids_file import write_known
+from semel.storage import ArchivePath
 
 _IN_CATALOG = "duplicate_in_catalog"
 
 
-def find_known(engine: DuckEngine, chosen: ChosenBatches, folder: Path) -> int:
+def find_known(engine: DuckEngine, chosen: ChosenBatches, folder: ArchivePath) -> int:
     """Write the ids known from outside of the range, for a job. Returns their number.
 
     Raises SourceError if the source of a batch has changed, CorruptionError if its files have.

@@ -4,21 +4,23 @@ The job does not use the ledger: compare passes its claims, its spec and its kno
 into a scratch folder, below the folder of the archive's attempts.
 """
 
-import fcntl
 import os
 import secrets
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
+import sqlalchemy as sa
 
 from semel.archive import provenance
 from semel.compare.choice import ChosenBatches
 from semel.declare.wording import count
 from semel.errors import AGAIN, RetryableError, SemelError, SourceError, TerminalError
+from semel.ledger import Ledger
 from semel.model.arrow import arrow_type
 from semel.model.batch import Claim, Counts, Log
 from semel.model.manifest import Kind, MarkedFile, StagedFile
@@ -27,7 +29,7 @@ from semel.pipeline.spec import Spec
 from semel.sinks import RowChecker
 from semel.stage import account, make_folders, moved
 from semel.stage.job import JobEngine, Outcome, StageJob, columns_of
-from semel.storage import make_folder, remove_folder
+from semel.storage import ArchivePath, at, make_folder, move_to_disk, remove_folder
 
 _BATCH = 0  # Ledgers start at 1, so a command in an error message cannot affect a real batch.
 
@@ -53,41 +55,49 @@ class BatchPathOutput:
         return self.sink / file.path
 
 
-@contextmanager
-def scratch_folder(staging: Path) -> Iterator[Path]:
-    """A folder below `staging` for the duration of a block. Removes folders of killed compares.
-
-    Each process locks its folder; the lock ends with the process. The lock of `staging` keeps
-    another process from removing a folder before its creator has locked it.
+@dataclass(frozen=True, kw_only=True)
+class Scratch:
+    """The folders of one compare. `shared`: for its tasks, below the archive's attempts. `local`:
+    for the rows that they wrote. Both are one folder unless the archive is in a store.
     """
-    make_folder(staging)
-    folder = staging / f"compare-{secrets.token_hex(6)}"
-    with ExitStack() as stack:
-        with _locked(staging):
-            for other in staging.glob("compare-*"):
-                with suppress(BlockingIOError, FileNotFoundError), _locked(other, fcntl.LOCK_NB):
-                    remove_folder(other)
-            make_folder(folder)
-            stack.enter_context(_locked(folder))
-        stack.callback(remove_folder, folder)
-        yield folder
+
+    shared: ArchivePath
+    local: Path
 
 
 @contextmanager
-def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
-    """Hold a folder's lock. Raises BlockingIOError if it is taken and `flags` has LOCK_NB."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | flags)
-        yield
-    finally:
-        os.close(handle)
+def scratch_folders(ledger: Ledger, staging: ArchivePath) -> Iterator[Scratch]:
+    """Folders for the duration of a block. Removes those of killed compares below `staging`.
+
+    Each process has a lock in the ledger on the name of its folder. The lock ends with the session.
+    """
+    shared = staging / f"compare-{secrets.token_hex(6)}"
+    with ExitStack() as stack:
+        session = stack.enter_context(ledger.session())
+        _try_lock(session, shared)  # Nobody else knows its name yet.
+        for other in staging.glob("compare-*"):
+            if _try_lock(session, other):
+                remove_folder(other)
+        make_folder(staging)
+        make_folder(shared)
+        stack.callback(remove_folder, shared)
+        local = shared
+        if not isinstance(local, Path):
+            folder = tempfile.TemporaryDirectory(prefix="semel-compare-")
+            local = Path(stack.enter_context(folder))
+        yield Scratch(shared=shared, local=local)
+
+
+def _try_lock(session: sa.Connection, folder: ArchivePath) -> bool:
+    """Lock the name of a folder until the session ends. Returns False if another session has it."""
+    lock = sa.func.pg_try_advisory_lock(sa.func.hashtextextended(str(folder), 0))
+    return session.execute(sa.select(lock)).scalar_one()
 
 
 def batch_path(
-    chosen: ChosenBatches, engine: JobEngine, known: Path, folder: Path, log: Log
+    chosen: ChosenBatches, engine: JobEngine, scratch: Scratch, name: str, log: Log
 ) -> BatchPathOutput:
-    """Run the batch path into a new folder. `known`: the folder with the known ids.
+    """Run the batch path into new folders with this name. The known ids are in `scratch.shared`.
 
     Raises RetryableError if another run may succeed, else TerminalError.
     """
@@ -99,18 +109,18 @@ def batch_path(
             source,
             claims,
             batch_id=_BATCH,
-            folder=folder,
+            folder=scratch.shared / name,
             shards=chosen.pipeline.shards,
             bucket_seconds=chosen.pipeline.bucket_seconds,
             now_seconds=int(time.time()),
-            known=known,
+            known=scratch.shared,
         )
         log(f"batch path: reads {count(len(job.splits), 'split')} in {count(job.tasks, 'task')}")
         make_folders(job)
         texts = provenance.read_code(spec).texts
         outcome = engine.run(replace(job, refuses=_row_checker(chosen.spec, job), code=texts))
         source.check(claims, _BATCH)
-        return _output_of(job, outcome)
+        return _output_of(job, outcome, scratch.local / name)
     except (SemelError, OSError) as error:
         passing = isinstance(error, RetryableError | OSError) or (
             isinstance(error, SourceError) and moved(source, claims, _BATCH)
@@ -138,24 +148,25 @@ def _row_checker(spec: Spec, job: StageJob) -> RowChecker | None:
     return open_sink(spec).check(columns_of(spec), job.data_dir)
 
 
-def _output_of(job: StageJob, outcome: Outcome) -> BatchPathOutput:
+def _output_of(job: StageJob, outcome: Outcome, folder: Path) -> BatchPathOutput:
     files, counts = account.sum_up(job, outcome)
     columns = [(name, arrow_type(text)) for name, text in outcome.sink_schema]
     return BatchPathOutput(
         pipeline=job.spec.name,
         spec=job.spec,
-        sink=job.folder,
+        sink=folder,
         sink_schema=pa.schema(columns),
-        files=tuple(_place_file(job.folder, file) for file in files),
+        files=tuple(_place_file(folder, file) for file in files),
         counts=counts,
     )
 
 
 def _place_file(root: Path, file: StagedFile) -> MarkedFile:
     """Move a staged file to its final folder and suffix, which readers need."""
-    path = os.path.join("sink", file.folder, Path(file.path).name + file.suffix)
+    staged = at(file.path)
+    path = os.path.join("sink", file.folder, staged.name + file.suffix)
     make_folder((root / path).parent)
-    os.rename(file.path, root / path)
+    move_to_disk(staged, root / path)
     return MarkedFile(
         kind=file.kind, path=path, records=file.records, bytes=file.bytes, checksum=file.checksum
     )

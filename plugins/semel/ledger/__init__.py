@@ -63,7 +63,11 @@ class Ledger:
             url,
             pool_size=2,
             isolation_level="READ COMMITTED",
-            connect_args={"connect_timeout": 10, "application_name": "semel"},
+            connect_args={
+                "connect_timeout": 10, "application_name": "semel",
+                # Firewalls drop idle connections, and with them the locks of a session.
+                "keepalives_idle": UNUSED_CONNECTION_SECONDS,
+            },  # fmt: skip
         )
         sa.event.listen(self.engine, "checkin", _note_return)
         sa.event.listen(self.engine, "checkout", _replace_dead)
@@ -88,13 +92,7 @@ class Ledger:
         lock was not free in time, CorruptionError if a table of ids is missing, TerminalError if
         the database has another version's schema or the user lacks a right.
         """
-        try:
-            # Otherwise the driver sends its own BEGIN first.
-            connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        except sa.exc.OperationalError as error:
-            raise UnavailableError(
-                f"the ledger {self} does not answer ({first_line(error.orig)})"
-            ) from error
+        connection = self._connect()
         committing = False
         try:
             with connection, connection.begin() as transaction:
@@ -129,6 +127,26 @@ class Ledger:
             raise self._refuse_schema(error) from error
         except pg.InsufficientPrivilege as error:
             raise self._refuse_rights(error) from error
+
+    def _connect(self) -> sa.Connection:
+        try:
+            # Otherwise the driver sends its own BEGIN first.
+            return self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        except sa.exc.OperationalError as error:
+            raise UnavailableError(
+                f"the ledger {self} does not answer ({first_line(error.orig)})"
+            ) from error
+
+    @contextmanager
+    def session(self) -> Iterator[sa.Connection]:
+        """A connection that nobody else gets: its advisory locks end with the block or the process.
+
+        Raises UnavailableError if the ledger does not answer.
+        """
+        connection = self._connect()
+        connection.detach()
+        with connection:
+            yield connection
 
     def _refuse_rights(self, error: BaseException) -> TerminalError:
         return TerminalError(

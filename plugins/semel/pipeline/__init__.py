@@ -56,7 +56,7 @@ def load(path: Path) -> Spec:
         raise document.error(spec_yaml.problems_of(error, Spec)) from error
     if document.problems:
         raise document.error([])
-    if spec.source.upstream is not None and spec.source.folder() is None:
+    if spec.source.upstream is not None and spec.source.place() is None:
         try:
             spec = _fed(spec, path.parent)
         except (SpecError, ValueError) as error:

@@ -4,6 +4,7 @@ Also limits that a file must not have. Stored specs may have them, since old mar
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from semel import limits
@@ -65,6 +66,7 @@ def _of_folders(spec: Spec) -> Iterator[tuple[Key, str]]:
     if place in spec.sink.derived_places(counts=spec.aggregate is not None):
         yield at, f"semel keeps its notes in {place}; declare another place"
     yield from _of_archive(spec, sink, source, at)
+    yield from _of_prefix(spec, place)
     if source is not None and (why := spec.source.folder_problem()):
         yield ("source", "path"), why
     if source is None or sink is None:
@@ -100,6 +102,18 @@ def _of_archive(
         yield key, f"{archive} lies in the sink; there it must be {sink / ARCHIVES}"
     elif source and (archive.is_relative_to(source) or source.is_relative_to(archive)):
         yield key, f"{archive} and the source's folder {source} overlap; keep them apart"
+
+
+# Keeps P12.
+def _of_prefix(spec: Spec, sink: Location) -> Iterator[tuple[Key, str]]:
+    """Refuses a spool or an upstream's prefix that overlaps with what the pipeline writes."""
+    if spec.source.folder_key is None:
+        return
+    with suppress(TerminalError):  # Other checks report a place that cannot be used.
+        prefix, key = spec.source.place(), ("source", spec.source.folder_key)
+        if prefix is not None and prefix.kind == PREFIX:
+            for other in filter(prefix.overlaps, (sink, spec.archive_location())):
+                yield key, f"{prefix} and {other} overlap; keep them apart"
 
 
 def _of_stored_archive(spec: Spec, archive: Location, key: Key) -> Iterator[tuple[Key, str]]:

@@ -33,7 +33,7 @@ from semel.declare.parts import (
     WindowSpec,
     twice,
 )
-from semel.declare.place import FOLDER, PREFIX, Location
+from semel.declare.place import FOLDER, Location
 from semel.declare.yaml import Problem, Problems
 from semel.errors import SpecError
 from semel.formats.table import sink_format
@@ -391,5 +391,6 @@ class Spec(Model):
         if archive is None:
             sink = self.sink_path()
             archive = sink.parent / sinks.ARCHIVES / sink.name
-        kind = PREFIX if isinstance(archive, StorePath) else FOLDER
-        return Location(kind=kind, name=str(archive))
+        if isinstance(archive, StorePath):
+            return archive.location
+        return Location(kind=FOLDER, name=str(archive))

@@ -80,7 +80,8 @@ class SourceSpec(Model):
     keys of the connection. `dated`: each part has one time. `streams`: the records of a part arrive
     in about the order of their time. `expires`: the cause of deleted records that a batch has read.
     `passes_by`: why a plan may skip unclaimed records. `page`: the document of this kind.
-    `own_folder`: each pipeline reads its own folder within `folder()`. `receives`: receive adds
+    `own_folder`: each pipeline reads its own folder within `folder()`. `folder_key`: the key of a
+    prefix that must not overlap with what the pipeline writes. `receives`: receive adds
     messages before a plan. `plan_keys`: keys that affect plans, but not the content of a batch.
     """
 
@@ -93,6 +94,7 @@ class SourceSpec(Model):
     expires: ClassVar[str] = ""
     passes_by: ClassVar[str] = ""
     own_folder: ClassVar[bool] = False
+    folder_key: ClassVar[str | None] = None
     page: ClassVar[str]
     receives: ClassVar[bool] = False
     limits: ClassVar[str]

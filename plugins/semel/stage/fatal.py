@@ -139,9 +139,7 @@ def _fatal(
     source: Source, split: Split, batch_id: int, count_max: int
 ) -> Iterator[tuple[int, int]]:
     """Yield the offsets of records that are fatal on their own, each with its signal."""
-    nothing = Selection(offsets=NO_OFFSETS, only=True)
-    blocks = source.read(split, batch_id, xxhash.xxh3_128(), nothing)
-    parts = deque([np.concatenate([NO_OFFSETS, *(block.left_out for block in blocks)])])
+    parts = deque([_offsets(source, split, batch_id)])
     while parts and count_max:
         part = parts.popleft()
         number = _died(source, split, batch_id, part) if len(part) else 0
@@ -150,6 +148,29 @@ def _fatal(
             yield int(part[0]), number
         elif number:
             parts.extendleft((part[len(part) // 2 :], part[: len(part) // 2]))
+
+
+def _offsets(source: Source, split: Split, batch_id: int) -> np.ndarray:
+    """The offsets of a split's records; none if they cannot be read. A child reads them: in a
+    process that has used it, the client of a store has threads, without which it hangs in a child.
+    """
+    reader, writer = os.pipe()
+    if child := os.fork():
+        os.close(writer)
+        with open(reader, "rb") as answer:
+            data = answer.read()
+        return NO_OFFSETS if os.waitpid(child, 0)[1] else np.frombuffer(data, NO_OFFSETS.dtype)
+    status = 1
+    try:
+        signal.alarm(PART_SECONDS)
+        nothing = Selection(offsets=NO_OFFSETS, only=True)
+        blocks = source.read(split, batch_id, xxhash.xxh3_128(), nothing)
+        with open(writer, "wb") as answer:
+            for block in blocks:
+                answer.write(block.left_out.astype(NO_OFFSETS.dtype).tobytes())
+        status = 0
+    finally:
+        os._exit(status)
 
 
 def _died(source: Source, split: Split, batch_id: int, offsets: np.ndarray) -> int:

@@ -22,6 +22,7 @@ from semel.storage.folder import (
     folder_for_copies,
     link_new,
     make_folder,
+    move_to_disk,
     names,
     nested_names,
     new,
@@ -38,6 +39,7 @@ from semel.storage.folder import (
     sync_folder,
     write_new,
 )
+from semel.storage.store import local_file
 from semel.storage.store_path import StorePath
 
 ArchivePath = Path | StorePath

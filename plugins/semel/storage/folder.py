@@ -193,6 +193,12 @@ def link_new(source: Path, target: Path) -> None:
 
 
 @singledispatch
+def move_to_disk(source: Path, target: Path) -> None:
+    """Give a file another name in a folder of this machine. An object of a store stays, too."""
+    os.rename(source, target)
+
+
+@singledispatch
 def remedy(path: Path) -> str:
     """The operator's next action after an OSError at a place."""
     return f"Fix the file system at {path}"

@@ -8,13 +8,15 @@ checksum of its bytes, so that one HEAD identifies it.
 import errno
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import IO, TYPE_CHECKING, TypeVar
 
 import xxhash
 
 from semel import failpoints
-from semel.errors import CorruptionError, ReplacedError
+from semel.errors import CorruptionError, ReplacedError, UnavailableError
 from semel.storage import folder
 from semel.storage.facts import CHECKSUM, FileStat
 from semel.storage.store_path import StorePath
@@ -98,6 +100,30 @@ def _checksum(key: StorePath) -> str:
 def _readable(key: StorePath) -> IO[bytes]:
     # One request: pyarrow would send one for each column of a row group.
     return io.BytesIO(key.read_bytes())
+
+
+@contextmanager
+def local_file(key: StorePath, etag: str) -> Iterator[Path]:
+    """A block with a copy of one version of an object. Raises FileNotFoundError if the object has
+    another etag, and UnavailableError if the copy cannot be written.
+    """
+    data, item, _ = key.store.get(key.key)
+    if item.etag != etag:
+        raise FileNotFoundError(errno.ESTALE, "it was replaced by another version", str(key))
+    with NamedTemporaryFile(prefix="semel-", suffix=key.suffix) as copy:
+        try:
+            copy.write(data)
+            copy.flush()
+        except OSError as error:
+            raise UnavailableError(
+                f"{key}: its copy {copy.name} cannot be written ({error.strerror}). Free some space"
+            ) from error
+        yield Path(copy.name)
+
+
+@folder.move_to_disk.register(StorePath)
+def _move_to_disk(source: StorePath, target: Path) -> None:
+    target.write_bytes(source.read_bytes())
 
 
 @folder.reads_at_once.register(StorePath)

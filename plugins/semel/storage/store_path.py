@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from semel.clients.objects import Store
+    from semel.declare.place import Location
 
 _SERVICES = ("s3://", "gs://", "az://")
 
@@ -81,6 +82,13 @@ class StorePath:
     def key(self) -> str:
         """The object's key in the bucket; empty for the whole bucket."""
         return "" if self.path == PurePosixPath() else str(self.path)
+
+    @property
+    def location(self) -> "Location":
+        """The place as declarations compare places."""
+        from semel.clients.objects import access
+
+        return access.location(access.StoreLocation.of(str(self)), self.connection)
 
     @property
     def store(self) -> "Store":

@@ -1,5 +1,5 @@
 """`semel demo --lake`: a week of real flights from a bucket to a Delta table, compared with the
-truth.
+truth. The pipeline's archive is in the bucket, too, so its tasks share no folder.
 
 1. The demo starts an object store and the stack, with a pipeline over the bucket `lake`.
 2. It puts the days into the bucket, an object each.
@@ -45,8 +45,8 @@ def run_lake(*, as_json: bool) -> None:
     stack.fetch_server("store", echo=console.say)
     declare(settings.pipelines_dir(), [FILE])
     spec = pipeline.find(PIPELINE)
-    week = next_week([spec], [], NAME)
     stack.up(echo=console.progress.print, store=True)
+    week = next_week([spec], [], NAME)
     ends, address = stack.connection(), stack.server_address("store")
     bucket, api = _bucket(address), airflow_api.stack_api(ends)
     # 2.
@@ -83,6 +83,7 @@ def run_lake(*, as_json: bool) -> None:
         "audit": verdict.to_json(),
         "store": address,
         "output": table,
+        "archive": spec.sink.archive,
         "airflow": airflow_api.run_links(ends, api, PIPELINE, run_id),
     }
     console.emit(payload, as_json=as_json, render=lambda: _show(payload, verdict))
@@ -111,6 +112,8 @@ def _show(payload: dict[str, Any], verdict: "AuditVerdict") -> None:
             f"{payload['output']}, as DuckDB reads it.",
             markup=False,
         )
+        if payload["archive"]:
+            show(f"Markers and staged files are below {payload['archive']}: no task uses a folder.")
     else:
         show("THIS IS NOT THE KNOWN TRUTH: this is a bug in semel")
     airflow = payload["airflow"]

@@ -15,6 +15,7 @@ from semel.settings import AIRFLOW_VARIABLE, HOME_VARIABLE, LEDGER_VARIABLE, SPA
 from semel_local.stack import (
     airflow_server,
     layout,
+    object_server,
     outside,
     postgres,
     spark_server,
@@ -239,6 +240,9 @@ def _save(spec: StackSpec) -> None:
         server, port = SERVERS[name], spec.ports[name]
         urls[name] = layout.address(port)
         addresses[server.VARIABLE] = os.environ.get(server.VARIABLE) or server.connection(port)
+    if (layout.top() / object_server.NAME).exists():  # Also while it is left out.
+        variable = settings.ARCHIVES_CONNECTION_VARIABLE
+        addresses[variable] = os.environ.get(variable) or object_server.NAME
     name = airflow_server.WAREHOUSE_VARIABLE
     if name in spec.airflow_env:
         addresses[name] = spec.airflow_env[name]

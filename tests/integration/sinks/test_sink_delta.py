@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from fixtures.batches.account import committed, ids, quiet
 from fixtures.batches.faults import Children, children, dies_at, forks  # noqa: F401
@@ -101,28 +101,34 @@ def test_how_often_a_batch_loads_the_table(
     assert found(place) == ids(0, 20)
 
 
-def test_the_newest_notes_open_the_newest_files_alone(folder: Delta) -> None:
-    """What is compared before each batch does not grow with the history: a file of earlier batches
-    may be gone. A compacted file has all of its batches."""
+def test_the_newest_notes_open_no_file_of_one_batch(folder: Delta) -> None:
+    """What is compared before each batch does not grow with the history: the log says which batch a
+    file has, so a file may be gone. A compacted file has all of its batches, and is read."""
     for number in range(1, 6):
         folder.finalize(folder.won((10 * number, 10 * number + number), batch_id=number))
     earliest = next(uri for uri in folder.table.file_uris() if "b00000001" in uri)
     gone = Path(earliest.removeprefix("file://"))
     kept = gone.read_bytes()
     gone.unlink()
+    theirs = pa.table({"id": ["theirs"]})
+    write_deltalake(folder.table, theirs, mode="append", schema_mode="merge")
 
     def noted(count: int) -> list[tuple[int, int]]:
         notes = folder.sink().notes(NotesQuery("events", count, folder.bench.folder, 5))
         return [(note.batch_id, note.rows) for note in notes.batch_notes]
 
-    assert noted(2) == [(5, 5), (4, 4)]
-    with pytest.raises(CorruptionError, match="cannot be read"):
-        noted(5)
+    for count in (2, 5, 6):
+        assert noted(count) == [(n, n) for n in range(5, max(0, 5 - count), -1)]
     gone.write_bytes(kept)
     folder.table.optimize.compact()
     folder.finalize(folder.won((60, 66), batch_id=6))
     for count in (1, 2, 3, 6, 7):
         assert noted(count) == [(n, n) for n in range(6, max(0, 6 - count), -1)]
+    [compacted] = (uri for uri in folder.table.file_uris() if "b00000006" not in uri)
+    Path(compacted.removeprefix("file://")).unlink()
+    assert noted(1) == [(6, 6)]
+    with pytest.raises(CorruptionError, match="cannot be read"):
+        noted(2)
 
 
 # Attacks DL2.

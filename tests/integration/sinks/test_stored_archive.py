@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from fixtures.batches.account import committed, ids, lines, quiet, run
+from fixtures.batches.compares import compared
 from fixtures.batches.replays import hours_pass, proven, replayed
 from fixtures.batches.workbench import Workbench, events
 from fixtures.objects.azure import Azure
@@ -24,6 +25,7 @@ from semel import storage
 from semel.archive import layout
 from semel.archive.marker import markers_of
 from semel.collect import collect
+from semel.compare.path import scratch_folders
 from semel.errors import CorruptionError, RetryableError, SpecError, TerminalError
 from semel.finalize import finalize
 from semel.formats.records import with_offset
@@ -432,3 +434,32 @@ def test_a_store_that_is_away_is_no_loss(
         finalize(ledger, spec, batch)
     finalize(ledger, spec, batch)
     assert prefix.read() == ids(0, 10)
+
+
+# Attacks AR1.
+@pytest.mark.parametrize("format", ["parquet", "jsonl"])
+def test_the_batch_path_of_a_stored_archive(
+    bench: Workbench, s3: S3, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    """Its tasks write into the store, with ids that earlier batches know; the driver reads their
+    rows, and nothing of it stays anywhere. A compare that was killed leaves its objects to the next
+    one, which spares those of a compare that still runs.
+    """
+    prefix = StoredPrefix(bench, s3, monkeypatch)
+    prefix.format = format
+    spec = prefix.spec()
+    for number, (start, stop) in enumerate([(0, 10), (5, 20), (15, 30)]):
+        bench.write(f"in/{number}.jsonl", [*events(start, stop), b"{not json"])
+        run(ledger, spec, f"r{number}")
+    before = stored(archive(spec))
+    found = compared(ledger, spec, 2, 3)
+    assert found.equal and found.known == 5 and found.rows_live == 20
+    assert stored(archive(spec)) == before and local_files(bench) == []
+    killed = layout.staging(archive(spec)) / "compare-killed" / "ids"
+    storage.write_new(killed, b"left")
+    with scratch_folders(ledger, layout.staging(archive(spec))) as alive:
+        assert not killed.exists()
+        storage.write_new(alive.shared / "ids", b"used")
+        assert compared(ledger, spec).equal
+        assert (alive.shared / "ids").exists()
+    assert stored(archive(spec)) == before

@@ -16,10 +16,10 @@ import xxhash
 
 from fixtures.batches.account import ids, quiet, run, settled
 from fixtures.batches.workbench import Workbench
-from fixtures.contract.sources import Files, Objects, Parquet, Place, Upstream
+from fixtures.contract.sources import Files, Objects, Parquet, Place, StoredUpstream, Upstream
 from fixtures.kafka.topics import Topic
 from fixtures.postgres.server import database, lose
-from fixtures.queue.segments import Spool
+from fixtures.queue.segments import Spool, StoredSpool
 from fixtures.spark.local import LocalEngine
 from semel.commit import commit
 from semel.errors import LimitError, SourceError
@@ -38,6 +38,7 @@ from semel.repair.losses import accept_loss
 from semel.reports.gaps import GapReason, gaps
 from semel.sources import Source, empty_ledger_view
 from semel.stage import stage
+from semel.stage.fatal import search
 from workers import NEEDS_BROKER
 
 OBJECTS = ("objects.jsonl", "objects.csv", "objects.parquet")
@@ -47,7 +48,7 @@ OTHER_STORES = tuple(pytest.param(kind, marks=pytest.mark.proof) for kind in ("g
 PACKED = ("objects.jsonl.gz", "objects.csv.zst")
 FILES = ("jsonl", "csv", "jsonl.gz", "parquet")
 CUT = (*FILES, pytest.param("kafka", marks=NEEDS_BROKER))
-SOURCES = (*CUT, "pipeline", "queue", *OBJECTS, *PACKED, *OTHER_STORES)
+SOURCES = (*CUT, "pipeline", "pipeline.stored", "queue", "queue.stored", *OBJECTS, *PACKED, *OTHER_STORES)
 
 OF_FILES = pytest.mark.parametrize("place", FILES, indirect=True)
 """What has no meaning for other sources: other names, text, and coming back."""
@@ -63,12 +64,18 @@ def place(request: pytest.FixtureRequest, bench: Workbench) -> Iterator[Place]:
             yield Topic(bench, request.getfixturevalue("kafka"))
         case "parquet":
             yield Parquet(bench)
-        case "pipeline":
+        case "pipeline" | "pipeline.stored":
             postgres, template = map(request.getfixturevalue, ("postgres", "template"))
             with database(postgres, template) as dsn, Ledger(dsn) as ledger:
-                yield Upstream(bench, ledger)
+                if request.param == "pipeline":
+                    yield Upstream(bench, ledger)
+                else:
+                    yield StoredUpstream(bench, ledger, request.getfixturevalue("s3"))
         case "queue":
             yield Spool(bench)
+        case "queue.stored":
+            patch = request.getfixturevalue("monkeypatch")
+            yield StoredSpool(bench, request.getfixturevalue("s3"), patch)
         case kind if kind.startswith("objects."):
             yield Objects(bench, request.getfixturevalue("s3"), kind.removeprefix("objects."))
         case "gcs" | "azure":
@@ -94,6 +101,18 @@ def read(source: Source, claims: list[Claim], split_bytes: int) -> list[tuple[li
 
 def in_output(spec: Spec) -> list[str]:
     return settled(spec, audited=False).ids
+
+
+def test_a_search_for_fatal_records_ends(place: Place, ledger: Ledger) -> None:
+    """After two attempts whose processes were killed, stage seeks a record that kills its reader.
+    There is none, and it blames none: a client with threads works in the search's children, too.
+    """
+    place.append(0, 30)
+    spec = place.spec()
+    batch_id = plan(ledger, spec, "r1").batch.batch_id
+    source, claims = open_source(spec), claimed(ledger, batch_id)
+    whole = {claim.ordinal for claim in claims if source.is_whole(claim)}
+    assert search(source, list(splits_of(claims, 1 << 30, whole=whole)), batch_id) == []
 
 
 # Attacks P19.

@@ -7,6 +7,7 @@ fails if another commit came after that version.
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,6 +39,12 @@ SEMEL_COLUMNS = pa.schema([("_semel_batch", pa.int64()), ("_semel_seq", pa.int64
 
 _NEWEST_BATCH = "max._semel_batch"
 """The greatest batch of a file, by its statistics."""
+
+_OF_ONE_BATCH = (
+    "min._semel_batch", _NEWEST_BATCH, "min._semel_seq", "max._semel_seq",
+    "null_count._semel_batch", "num_records",
+)  # fmt: skip
+"""Statistics that are equal in pairs, and without nulls, if a file has the rows of one batch."""
 
 LOG = "_delta_log"
 
@@ -210,25 +217,21 @@ class DeltaTarget:
 
     def notes(self, table: DeltaTable, pipeline: str, most: int) -> list[BatchNote]:
         """Notes of the newest `most` batches, derived from the rows of a version. Opens only the
-        files that may have rows of these batches, by their statistics.
+        files that may have rows of these batches, by their statistics, and none if each of these
+        files has one batch.
         """
+        with self.translate_errors():
+            files = pa.table(table.get_add_actions(flatten=True))
 
         def batches_from(first: int) -> list[tuple[int, int, int]]:
+            if (known := _batches_by_statistics(files, first)) is not None:
+                return known[:most]
             text = query("delta", "notes").text.format(first=first, most=most)
             pieces = self._query(table, text)
             return [row for rows in pieces for row in zip(*rows.to_pydict().values(), strict=True)]
 
-        starts = dict.fromkeys((self._start_of_newest(table, most), 0))
+        starts = dict.fromkeys((_start_of_newest(files, most), 0))
         return notes_of_rows(pipeline, starts, most, batches_from)
-
-    def _start_of_newest(self, table: DeltaTable, most: int) -> int:
-        """The batch from which on the statistics of the files name `most` batches, or 0."""
-        with self.translate_errors():
-            files = pa.table(table.get_add_actions(flatten=True))
-        if _NEWEST_BATCH not in files.column_names:
-            return 0
-        newest = pc.unique(files[_NEWEST_BATCH]).drop_null().sort("descending")[:most]
-        return newest[-1].as_py() if len(newest) == most else 0
 
     def rows(self, batch_id: int, schema: pa.Schema) -> Iterator[pa.Table]:
         """All rows with a batch's number, typed as `schema`."""
@@ -287,6 +290,33 @@ class DeltaTarget:
                 yield f"has {name!r}, or a part of it, NOT NULL; semel's commits would not check it"
         output = SEMEL_COLUMNS if schema is None else with_semel_columns(schema)
         yield from _column_problems(fields, output)
+
+
+def _start_of_newest(files: pa.Table, most: int) -> int:
+    """The batch from which on the statistics of the files name `most` batches, or 0."""
+    if _NEWEST_BATCH not in files.column_names:
+        return 0
+    newest = pc.unique(files[_NEWEST_BATCH]).drop_null().sort("descending")[:most]
+    return newest[-1].as_py() if len(newest) == most else 0
+
+
+def _batches_by_statistics(files: pa.Table, first: int) -> list[tuple[int, int, int]] | None:
+    """Each batch from `first` on, newest first, with its place in the commit order and its rows.
+
+    None if the statistics lack them, or a file has several batches, as after a compaction.
+    """
+    if not {*_OF_ONE_BATCH} <= {*files.column_names}:
+        return None
+    rows, nulls = files["num_records"], files["null_count._semel_batch"]
+    others = pc.fill_null(pc.equal(nulls, rows), False)  # Files of other programs.
+    newer = pc.fill_null(pc.greater_equal(files[_NEWEST_BATCH], first), True)
+    found: Counter[tuple[int, int]] = Counter()
+    columns = files.filter(pc.and_not(newer, others)).select(_OF_ONE_BATCH).to_pydict().values()
+    for batch, newest, seq, last_seq, null_count, count in zip(*columns, strict=True):
+        if None in (batch, seq, count) or (batch, seq, null_count) != (newest, last_seq, 0):
+            return None
+        found[batch, seq] += count
+    return sorted(((batch, seq, n) for (batch, seq), n in found.items()), reverse=True)
 
 
 def _column_problems(fields: Mapping[str, Any], schema: pa.Schema) -> Iterator[str]:

@@ -10,14 +10,29 @@ _REMEDY = (
     "source.connection, export the connection's variable there"
 )
 
+ARCHIVES_REMEDY = (
+    "install semel[objects] on the executors, and give them access to the store; with "
+    "SEMEL_ARCHIVES_CONNECTION, export the variable of that connection there"
+)
+
 
 def probe(context: Context, parts: ObjectParts) -> tuple[str, ExecutorCheck]:
     """As `Source.probe`. Executors list the store, and read its newest object."""
-    declared, newest = context.declared, parts[-1:]
+    declared, newest = context.declared, [(part.name, part.etag) for part in parts[-1:]]
     summary = f"{len(parts)} objects of {context.name} in {declared.url}"
-    values = declared.url, declared.connection, [(part.name, part.etag) for part in newest]
-    right = f"{declared.url}{', and its newest object' if newest else ''}"
-    return summary, ExecutorCheck("source", __name__, values, right, _REMEDY)
+    return store_check(summary, declared.url, declared.connection, newest)
+
+
+def store_check(
+    summary: str,
+    url: str,
+    connection: str | None,
+    newest: list[tuple[str, str]],
+    remedy: str = _REMEDY,
+) -> tuple[str, ExecutorCheck]:
+    """The summary, and a check of a prefix and its newest objects, each with its etag."""
+    right = f"{url}{', and its newest object' if newest else ''}"
+    return summary, ExecutorCheck("source", __name__, (url, connection, newest), right, remedy)
 
 
 def check_access(url: str, connection: str | None, newest: list[tuple[str, str]]) -> None:

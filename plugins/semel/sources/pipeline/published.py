@@ -4,10 +4,11 @@ Any other reader can do the same (docs/protocol.md).
 """
 
 import errno
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import PurePosixPath
+from typing import IO, Any
 
 import pyarrow as pa
 import xxhash
@@ -17,9 +18,7 @@ from semel.formats.output import folder_values
 from semel.model.arrow import arrow_type
 from semel.model.manifest import MARKER_FORMAT, Kind
 from semel.model.plain import parse_json
-from semel.sinks.spec import MARKERS, archive_of
-from semel.sources.pipeline.spec import PipelineSourceSpec
-from semel.storage import checksum
+from semel.storage import checksum_of
 
 ROWS_MAX = 1 << 32
 """Rows of one batch: more than a pipeline's limits allow, and few enough to split into tasks."""
@@ -33,23 +32,23 @@ def natural_number(plain: dict[str, Any], key: str) -> int:
     return value
 
 
-def rows_in(path: Path) -> int:
+def rows_in(file: IO[bytes]) -> int:
     """The number of rows in a file's footer. Raises OSError without a valid footer."""
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_metadata(path).num_rows
+        return pq.read_metadata(file).num_rows
     except pa.ArrowException as error:
         raise OSError(errno.EIO, str(error)) from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputFile:
-    """A file of a batch's output. `first`: the position of its first row in the batch, from 0.
-    `fixed`: the columns in the names of its folders, each with its value.
+    """A file of a batch's output. `path`: below the sink. `first`: the position of its first row in
+    the batch, from 0. `fixed`: the columns in the names of its folders, each with its value.
     """
 
-    path: Path
+    path: PurePosixPath
     first: int
     records: int
     bytes: int
@@ -57,17 +56,14 @@ class OutputFile:
     fixed: dict[str, pa.Scalar]
 
     # Keeps S29.
-    def is_whole(self) -> bool:
+    def is_whole(self, file: IO[bytes]) -> bool:
         """Whether size, checksum and number of rows match the marker. Raises OSError if the file
         cannot be read.
         """
-        same = self.path.stat().st_size == self.bytes and checksum(self.path) == self.checksum
-        return same and rows_in(self.path) == self.records
-
-    def stamp(self) -> tuple[int, ...]:
-        """A value that changes with each write. Raises OSError if the file cannot be read."""
-        status = self.path.stat()
-        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        same = size == self.bytes and checksum_of(file) == self.checksum
+        return same and rows_in(file) == self.records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,101 +97,74 @@ class Output:
         return (f for f in self.files if f.first < end and start < f.first + f.records)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OutputFolders:
-    """The folders of a pipeline's output and of its archive."""
+# Keeps R3.
+def parse_output(place: str, name: str, text: bytes) -> Output:
+    """The output that a marker states. `place`: of the marker, for errors. `name`: its file name.
 
-    sink: Path
-    archive: Path
+    Raises CorruptionError if it is invalid, or from a newer semel.
+    """
+    try:
+        plain = parse_json(text)
+        if plain["format"] != MARKER_FORMAT:
+            raise ValueError(
+                f"its format is {plain['format']!r}, but semel reads only {MARKER_FORMAT}"
+            )
+        earlier = {"batch_id": plain["batch_id"], "generation": plain.get("generation", 1) - 1}
+        if "replaces" in plain and not ("replay" in plain and plain["replaces"] == [earlier]):
+            raise ValueError(f"it replaces {plain['replaces']!r}: unknown to this version of semel")
+        if not name.startswith(f"b{natural_number(plain, 'batch_id'):08d}"):
+            raise ValueError(f"its batch_id is {plain['batch_id']}")
+        return _output(plain)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise unreadable_marker(place, why) from error
 
-    @classmethod
-    def of(cls, declared: PipelineSourceSpec) -> "OutputFolders":
-        """The declared folders. Raises TerminalError if they lie outside the data roots, or there
-        are two archives.
-        """
-        sink = declared.folder()
-        return cls(sink=sink, archive=declared.markers() or archive_of(sink))
 
-    @property
-    def markers(self) -> Path:
-        """The folder of the markers."""
-        return self.archive / MARKERS
+def unreadable_marker(place: str, why: str) -> CorruptionError:
+    """The error for a marker that cannot be read."""
+    return CorruptionError(f"cannot read the marker {place}: {why}. Restore it from a backup")
 
-    def marker(self, part: str) -> Path:
-        """The marker of a batch, by the name of the part: `flights/b00000017`."""
-        return self.markers / f"{part.rpartition('/')[2]}.json"
 
-    def replaced_marker(self, part: str, generation: int) -> Path:
-        """The path of a marker that a replay replaced."""
-        return self.archive / "replaced" / f"{part.rpartition('/')[2]}-g{generation:04d}.json"
-
-    def read(self, path: Path) -> Output:
-        """Read a marker. Raises CorruptionError if it is invalid, or from a newer semel."""
-        return self.parse(path, None)
-
-    # Keeps R3.
-    def parse(self, path: Path, text: bytes | None) -> Output:
-        """As `read`, with `text` if it was read already."""
-        try:
-            plain = parse_json(path.read_bytes() if text is None else text)
-            if plain["format"] != MARKER_FORMAT:
-                raise ValueError(
-                    f"its format is {plain['format']!r}, but semel reads only {MARKER_FORMAT}"
-                )
-            earlier = {"batch_id": plain["batch_id"], "generation": plain.get("generation", 1) - 1}
-            if "replaces" in plain and not ("replay" in plain and plain["replaces"] == [earlier]):
-                raise ValueError(
-                    f"it replaces {plain['replaces']!r}: unknown to this version of semel"
-                )
-            if not path.name.startswith(f"b{natural_number(plain, 'batch_id'):08d}"):
-                raise ValueError(f"its batch_id is {plain['batch_id']}")
-            return self._output(plain)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-            raise CorruptionError(
-                f"cannot read the marker {path}: {why}. Restore it from a backup"
-            ) from error
-
-    def _output(self, plain: dict[str, Any]) -> Output:
-        sink = plain["spec"]["sink"]
-        columns = pa.schema([(name, arrow_type(text)) for name, text in plain["sink_schema"]])
-        folders = sink.get("partition_by", ())
-        windows = [one["name"] for one in folders if not isinstance(one, str)]
-        columns = pa.schema([*columns, *(pa.field(name, pa.string()) for name in windows)])
-        if len({*columns.names}) < len(columns):
-            raise ValueError("it has a column twice")
-        names = [one if isinstance(one, str) else one["name"] for one in folders]
-        pipeline, batch = plain["pipeline"], plain["batch_id"]
-        generation = natural_number({"generation": 1, **plain}, "generation")
-        state = xxhash.xxh3_128(f"{pipeline} {batch} {generation}".encode())
-        files, first = [], 0
-        for file in plain["files"]:
-            if file["kind"] != Kind.DATA:
-                continue
-            path = PurePosixPath(file["path"])
-            # Keeps R4.
-            if path.is_absolute() or ".." in path.parts or "\0" in file["path"]:
-                raise ValueError(f"it lists {file['path']!r}, which is not below its root")
-            state.update(f"\n{file['checksum']} {file['records']} {path}".encode())
-            fixed = folder_values(columns, names, file["path"])
-            files.append(
-                OutputFile(
-                    path=self.sink / path, first=first, records=natural_number(file, "records"),
-                    bytes=natural_number(file, "bytes"), checksum=file["checksum"], fixed=fixed,
-                )
-            )  # fmt: skip
-            first += file["records"]
-        if len({file.path for file in files}) < len(files):
-            raise ValueError("it lists a file twice")
-        if first > ROWS_MAX:
-            raise ValueError(f"it has {first:,} rows, but a batch has {ROWS_MAX:,} at most")
-        return Output(
-            pipeline=pipeline,
-            batch_id=batch,
-            generation=generation,
-            format=sink["format"],
-            columns=columns,
-            files=tuple(files),
-            content=state.hexdigest(),
-            frontier=natural_number({"frontier": 0, **plain}, "frontier"),
-        )
+def _output(plain: dict[str, Any]) -> Output:
+    sink = plain["spec"]["sink"]
+    columns = pa.schema([(name, arrow_type(text)) for name, text in plain["sink_schema"]])
+    folders = sink.get("partition_by", ())
+    windows = [one["name"] for one in folders if not isinstance(one, str)]
+    columns = pa.schema([*columns, *(pa.field(name, pa.string()) for name in windows)])
+    if len({*columns.names}) < len(columns):
+        raise ValueError("it has a column twice")
+    names = [one if isinstance(one, str) else one["name"] for one in folders]
+    pipeline, batch = plain["pipeline"], plain["batch_id"]
+    generation = natural_number({"generation": 1, **plain}, "generation")
+    state = xxhash.xxh3_128(f"{pipeline} {batch} {generation}".encode())
+    files, first = [], 0
+    for file in plain["files"]:
+        if file["kind"] != Kind.DATA:
+            continue
+        path = PurePosixPath(file["path"])
+        # Keeps R4.
+        if path.is_absolute() or ".." in path.parts or "\0" in file["path"]:
+            raise ValueError(f"it lists {file['path']!r}, which is not below its root")
+        state.update(f"\n{file['checksum']} {file['records']} {path}".encode())
+        fixed = folder_values(columns, names, file["path"])
+        files.append(
+            OutputFile(
+                path=path, first=first, records=natural_number(file, "records"),
+                bytes=natural_number(file, "bytes"), checksum=file["checksum"], fixed=fixed,
+            )
+        )  # fmt: skip
+        first += file["records"]
+    if len({file.path for file in files}) < len(files):
+        raise ValueError("it lists a file twice")
+    if first > ROWS_MAX:
+        raise ValueError(f"it has {first:,} rows, but a batch has {ROWS_MAX:,} at most")
+    return Output(
+        pipeline=pipeline,
+        batch_id=batch,
+        generation=generation,
+        format=sink["format"],
+        columns=columns,
+        files=tuple(files),
+        content=state.hexdigest(),
+        frontier=natural_number({"frontier": 0, **plain}, "frontier"),
+    )

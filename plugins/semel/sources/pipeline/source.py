@@ -4,10 +4,6 @@ The marker identifies a batch, so only tasks read its rows. Rows have the order 
 files. A replay gives a batch new content under the same name.
 """
 
-import errno
-import os
-import re
-import stat
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,9 +22,14 @@ from semel.sources import (
     RefusedError,
     Window,
 )
-from semel.sources.files import probe
 from semel.sources.pipeline import matching
-from semel.sources.pipeline.published import Output, OutputFile, OutputFolders
+from semel.sources.pipeline.places import (
+    MarkerVersion,
+    OutputPlace,
+    WrittenMeanwhileError,
+    marker_name,
+)
+from semel.sources.pipeline.published import Output, OutputFile, parse_output
 from semel.sources.sealed import claims
 from semel.sources.sealed.matching import refusal
 from semel.sources.sealed.parts import PartInspection, PartListing, PartOffer, SealedPart
@@ -39,55 +40,47 @@ if TYPE_CHECKING:
     from semel.formats.selection import Selection
     from semel.model.split import Split
 
-_MARKER = re.compile(r"b(\d{8,})\.json", re.ASCII)
-
 
 def opened(context: Context) -> "FinalizedBatches":
     """The batches of the declared pipeline."""
-    return FinalizedBatches(context=context, folders=OutputFolders.of(context.declared))
+    return FinalizedBatches(context=context, output=OutputPlace.of(context.declared))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinalizedBatches(NamedSource):
-    """`source: {type: pipeline}`. `folders`: the upstream's output and markers."""
+    """`source: {type: pipeline}`. `output`: the upstream's output and markers."""
 
     context: Context
-    folders: OutputFolders
+    output: OutputPlace
 
     # Keeps R1, R2.
     def discover(self) -> PartListing:
+        pipeline = self.context.declared.pipeline
         try:
-            with os.scandir(self.folders.markers) as entries:
-                markers = [match for e in entries if (match := _MARKER.fullmatch(e.name))]
-        except (FileNotFoundError, NotADirectoryError):
-            return PartListing(items=[], refusals=[self._missing()], complete=False)
-        markers.sort(key=lambda match: int(match[1]))
+            markers = self.output.list_markers()
+        except FileNotFoundError:
+            name, why = self.output.missing(pipeline)
+            refused = [Refusal(name=name, reason="missing", detail=why)]
+            return PartListing(items=[], refusals=refused, complete=False)
         batches, refused = [], []
-        for match in markers:
-            name = f"{self.context.declared.pipeline}/b{match[1]}"
-            try:
-                batches.append(self.current_part(name))
-            except OSError as error:
-                why = f"its marker cannot be read ({error.strerror}). Restore it from a backup"
+        for marker, version in markers.items():
+            if isinstance(version, OSError):
+                name = f"{pipeline}/{marker.removesuffix('.json')}"
+                why = f"its marker cannot be read ({version.strerror}). Restore it from a backup"
                 refused.append(Refusal(name=name, reason="unreadable", detail=why))
+            else:
+                batches.append(self._part(marker, version))
         return PartListing(items=batches, refusals=refused, complete=not refused)
 
-    def _missing(self) -> Refusal:
-        pipeline = self.context.declared.pipeline
-        return Refusal(
-            name=str(self.folders.markers),
-            reason="missing",
-            detail=f"this folder does not exist: {pipeline} has not finalized a batch yet, or "
-            f"the folder is not mounted. Run `semel run {pipeline}`, mount it, or correct "
-            "source.path and source.archive",
-        )
-
     def current_part(self, name: str) -> SealedPart:
-        status = os.stat(self.folders.marker(name))
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        stamp = f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
-        return SealedPart(name=name, identity=name, fingerprint=stamp, when=None)
+        marker = marker_name(name)
+        return self._part(marker, self.output.version(marker))
+
+    def _part(self, marker: str, version: MarkerVersion) -> SealedPart:
+        name = f"{self.context.declared.pipeline}/{marker.removesuffix('.json')}"
+        return SealedPart(
+            name=name, identity=name, fingerprint=version.fingerprint, when=None
+        )
 
     # Keeps W7.
     def is_complete(self, shown: PartListing) -> bool:
@@ -96,16 +89,27 @@ class FinalizedBatches(NamedSource):
         """
         if not shown.items:
             return False
-        frontier = self._frontier(shown)
-        names = {part.name for part in shown.items}
-        current = {part.name for part in self.discover().items}  # A listing may miss a new batch.
-        return frontier >= int(shown.items[-1].name.rpartition("/b")[2]) and current <= names
-
-    def _frontier(self, shown: PartListing) -> int:
-        """The frontier in the marker that was written last. 0: unknown."""
+        seen = {marker_name(part.name): part.fingerprint for part in shown.items}
         try:
-            newest = max(shown.items, key=lambda part: int(part.fingerprint.split(":")[2]))
-            return self._output(newest).frontier
+            current = self.output.list_markers()  # A listing may miss a new batch.
+        except FileNotFoundError:
+            return False
+        same = all(
+            isinstance(version, MarkerVersion) and seen.get(name) == version.fingerprint
+            for name, version in current.items()
+        )
+        return same and self._frontier(current) >= int(shown.items[-1].name.rpartition("/b")[2])
+
+    def _frontier(self, markers: dict[str, MarkerVersion | OSError]) -> int:
+        """The frontier in the marker that was written last. 0: unknown."""
+        written = {n: v.written for n, v in markers.items() if isinstance(v, MarkerVersion)}
+        if not written:
+            return 0
+        # A store may show two as written at the same time: take the newer batch.
+        newest = max(written, key=lambda name: (written[name], name))
+        try:
+            # It may be newer than the listing, and then it may count batches that this one lacks.
+            return self._output(self._part(newest, markers[newest])).frontier
         except (OSError, CorruptionError):
             return 0
 
@@ -163,7 +167,7 @@ class FinalizedBatches(NamedSource):
         if output.pipeline != declared.pipeline:
             return "foreign", (
                 f"its marker is from pipeline {output.pipeline!r}, but source.pipeline is "
-                f"{declared.pipeline!r}. Correct source.path and source.archive"
+                f"{declared.pipeline!r}. Correct {self.output.keys}"
             )
         if output.format != declared.format:
             return "format", (
@@ -200,10 +204,9 @@ class FinalizedBatches(NamedSource):
         digest.update(claim.evidence["content"].encode())
         for file in output.between(split.start, split.end):
             try:
-                stamp = file.stamp()
-                if not file.is_whole():
-                    raise _damaged(claim, file, "its bytes do not match its marker")
-                with open(file.path, "rb") as rows:
+                with self.output.open(file) as rows:
+                    if not file.is_whole(rows):
+                        raise self._damaged(claim, file, "its bytes do not match its marker")
                     yield from parquet.blocks(
                         rows,
                         length=file.bytes,
@@ -216,11 +219,12 @@ class FinalizedBatches(NamedSource):
                         first=file.first,
                         fixed=file.fixed,
                     )
-                if file.stamp() != stamp:
-                    raise _damaged(claim, file, "it was written to while it was read")
             except FileNotFoundError as error:
                 self._claimed(claim, batch_id)  # A replay may have replaced it meanwhile.
-                raise _damaged(claim, file, "it does not exist") from error
+                raise self._damaged(claim, file, "it does not exist") from error
+            except WrittenMeanwhileError as error:
+                why = "it was written to while it was read"
+                raise self._damaged(claim, file, why) from error
 
     def _claimed(self, claim: Claim, batch_id: int) -> Output:
         """The output of a claim. Raises as `check` does."""
@@ -230,34 +234,39 @@ class FinalizedBatches(NamedSource):
             raise claims.changed_error(self, claim, batch_id) from error
 
     def probe(self) -> tuple[str, ExecutorCheck]:
-        shown = self.discover()
-        batches, samples, note = shown.items, [], ""
-        if batches:
-            if not self._frontier(shown):
+        try:
+            markers = self.output.list_markers()
+        except FileNotFoundError:
+            markers = {}
+        readable = [n for n, version in markers.items() if isinstance(version, MarkerVersion)]
+        newest, files, note = "", (), ""
+        if readable:
+            newest = readable[-1]
+            files = self.output.output(newest).files
+            if not self._frontier(markers):
                 note = "; its newest marker lacks a frontier, so windows of its records are held"
-            files = self._output(batches[-1]).files
-            samples = [self.folders.marker(batches[-1].name), *(file.path for file in files[:1])]
-        pipeline, sink = self.context.declared.pipeline, self.folders.sink
-        return probe.folder_check(
-            f"{len(batches)} batches of {pipeline} in {sink}{note}", sink, list(map(str, samples))
+        summary = (
+            f"{len(readable)} batches of {self.context.declared.pipeline} in {self.output}{note}"
         )
+        return self.output.probe(summary, newest, next(iter(files), None))
 
     def _output(self, part: SealedPart) -> Output:
         """Read the marker of a part. Raises FileNotFoundError if it was replaced meanwhile, and
         CorruptionError if it cannot be read.
         """
-        path = self.folders.marker(part.name)
-        text = path.read_bytes()
-        if self.current_part(part.name).fingerprint != part.fingerprint:
+        name = marker_name(part.name)
+        text, fingerprint = self.output.read_marker(name)
+        if fingerprint != part.fingerprint:
             raise FileNotFoundError(part.name)
-        return self.folders.parse(path, text)
+        return parse_output(self.output.marker_address(name), name, text)
 
+    def _damaged(self, claim: Claim, file: OutputFile, why: str) -> SourceError:
+        return SourceError(
+            f"{self.output.address(file.path)}, a file of {claim.name!r}, cannot be read: {why}. "
+            "Restore it from a backup",
+            next=AGAIN,
+        )
 
-def _damaged(claim: Claim, file: OutputFile, why: str) -> SourceError:
-    return SourceError(
-        f"{file.path}, a file of {claim.name!r}, cannot be read: {why}. Restore it from a backup",
-        next=AGAIN,
-    )
 
 
 # Keeps P23.

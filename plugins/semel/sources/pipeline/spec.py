@@ -1,18 +1,21 @@
 """The declaration of another pipeline's output as a source."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
 from semel import settings
+from semel.clients.objects import access
+from semel.clients.objects.access import URL
 from semel.declare import ddl
 from semel.declare.parts import NAME, OnRefused, Select, Text, Unknown
 from semel.declare.place import Location
 from semel.errors import TerminalError
 from semel.formats.table import source_format
 from semel.sinks.spec import SinkSpec, checked_folder
+from semel.sources.messages import CONNECTION
 from semel.sources.spec import CsvOptions, SourceSpec
 
 
@@ -29,17 +32,25 @@ class PipelineSourceSpec(SourceSpec):
         "a replay of the upstream pipeline has replaced some of its output"
     )
     limits: ClassVar[str] = "limits.records_per_batch_max"
+    plan_keys: ClassVar[tuple[str, ...]] = (*SourceSpec.plan_keys, "connection")
     begins_anywhere: ClassVar[bool] = False
+    folder_key: ClassVar[str | None] = "url"
     format: ClassVar[str] = "parquet"
 
     type: Literal["pipeline"]
     """The kind of source."""
     pipeline: str = Field(pattern=NAME)
-    """The name of the pipeline whose output is read. Its sink is files, in format: parquet."""
+    """The name of the pipeline whose output is read. Its sink is files or objects, in format:
+    parquet."""
     path: Text | None = None
-    """The folder of that output. null: the folder in that pipeline's file, next to this file."""
+    """The folder of that output. null: the place in that pipeline's file, next to this file."""
     archive: Text | None = None
     """The folder of its markers, if its sink declares one."""
+    url: str | None = Field(default=None, pattern=URL)
+    """In place of path: the prefix of that output in an object store."""
+    connection: str | None = Field(default=None, pattern=CONNECTION)
+    """The Airflow connection for the url; on the command line and in Spark's executors the variable
+    AIRFLOW_CONN_<CONNECTION>. Without one, the machine's role."""
 
     @property
     def upstream(self) -> str:
@@ -48,19 +59,18 @@ class PipelineSourceSpec(SourceSpec):
 
     def with_sink(self, sink: SinkSpec) -> Self:
         """A copy that reads the output of a sink. Raises ValueError if semel cannot read it."""
-        if not sink.in_folder:
-            place = sink.whereabouts()
-            why = "not to a folder" if sink.in_files else "whose rows have no stable order"
+        if not sink.in_files:
             raise ValueError(
-                f"{self.pipeline!r} writes to {place}, {why}; a source of type pipeline reads only "
-                "a folder of files"
+                f"{self.pipeline!r} writes to {sink.whereabouts()}, whose rows have no stable "
+                "order; a source of type pipeline reads only sinks of files and objects"
             )
         if sink.format != self.format:
             raise ValueError(
                 f"{self.pipeline!r} writes {sink.format}; a source of type pipeline reads only a "
                 f"sink with format: {self.format}"
             )
-        return self.model_copy(update={"path": sink.path, "archive": sink.archive})
+        place = ("path", "archive") if sink.in_folder else ("url", "connection")
+        return self.model_copy(update={name: getattr(sink, name) for name in place})
 
     @property
     def unparsed_columns(self) -> dict[str, str]:
@@ -88,9 +98,27 @@ class PipelineSourceSpec(SourceSpec):
             return str(error)
         return None
 
+    @property
+    def connections(self) -> tuple[str, ...]:
+        """The Airflow connection, if one is declared."""
+        return (self.connection,) if self.connection else ()
+
+    def place(self) -> Location | None:
+        """The folder or prefix of that output. None before that pipeline's file was read."""
+        if self.url is not None:
+            return access.location(access.StoreLocation.of(self.url), self.connection)
+        return super().place()
+
+    def datasets(self, claimed: Callable[[], Iterable[str]]) -> list[tuple[str, str]]:
+        """The folder or prefix of that output."""
+        if self.url is not None:
+            return [access.StoreLocation.of(self.url).dataset]
+        return super().datasets(claimed)
+
     def reads_from(self, place: Location) -> bool:
-        """Whether a location is the folder of that output."""
-        return place == self.place()
+        """Whether a location is that output's folder or prefix."""
+        own = self.place()
+        return own is not None and own.holds(place) and place.holds(own)
 
     def folder(self) -> Path | None:
         """The folder of that output. Returns None before that pipeline's file was read."""
@@ -99,6 +127,8 @@ class PipelineSourceSpec(SourceSpec):
     def markers(self) -> Path | None:
         """The declared archive: the folder of its markers and backups."""
         return None if self.archive is None else settings.allowed(self.archive, "source.archive")
+
+    _url = field_validator("url", mode="before")(access.check_url)
 
     @field_validator("path", "archive")
     @classmethod
@@ -113,6 +143,10 @@ class PipelineSourceSpec(SourceSpec):
             )
         if self.archive is not None and self.path is None:
             yield ("archive",), "does not apply without path: semel finds both by name"
+        if self.connection is not None and self.url is None:
+            yield ("connection",), "does not apply without url: semel finds both by name"
+        if self.url is not None and self.path is not None:
+            yield ("url",), "does not apply with path: the output is at one of the two"
         form = source_format(self.format)
         for name, text in self.columns.items():
             if why := form.refuses.get(ddl.parse(text).word):

@@ -7,14 +7,20 @@ start of the file; pyarrow reads each group.
 import json
 import os
 import struct
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
+import tempfile
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
-from semel.errors import SourceError
+from semel.errors import CorruptionError, SourceError
 from semel.model.batch import Claim
 from semel.sources.messages import ALL
 from semel.sources.queue.spec import QueueSourceSpec
@@ -28,6 +34,7 @@ from semel.sources.reread import (
     text_columns,
 )
 from semel.sources.sealed.audit import FilesByContent
+from semel.storage import StorePath
 
 _HEADER = struct.Struct("<4sIQQ")
 """Before each body: its kind, number of messages, length in bytes and checksum."""
@@ -37,14 +44,24 @@ _GROUP = b"SQG1"
 
 def opened(source: QueueSourceSpec, claims: Iterable[Claim]) -> AbstractContextManager[Auditor]:  # noqa: ARG001
     """Return an auditor that reads the declared spool."""
-    return nullcontext(_Spool(source))
+    return closing(_Spool(source))
+
+
+class _StoredSegments(NamedTuple):
+    """A listing of the spools in a store: the segments by size, and the contents that collect has
+    removed.
+    """
+
+    by_size: Mapping[int, list[StorePath]]
+    removed: Collection[str]
 
 
 class _Spool(Auditor):
     """Finds claimed segments in the spools of all pipelines and reads their messages."""
 
     def __init__(self, source: QueueSourceSpec) -> None:
-        self._root, self._files = source.folder(), FilesByContent()
+        self._copies = tempfile.TemporaryDirectory(prefix="semel-audit-")
+        self._root, self._files = source.spools(), FilesByContent()
 
     def read(
         self,
@@ -53,18 +70,54 @@ class _Spool(Auditor):
         source: QueueSourceSpec,
         record_id: Collection[str],  # noqa: ARG002
     ) -> tuple[tuple[str, ...], Iterator[ClaimedRecords]]:
-        path = self._files.path(claim, self._candidates(claim))
+        path = self._copy(claim) if isinstance(self._root, StorePath) else self._path(claim)
         if path is None:
-            name = Path(claim.evidence["content"]).name
-            if any((spool / "removed" / name).exists() for spool in self._root.glob("*")):
+            if self._was_removed(Path(claim.evidence["content"]).name):
                 raise RecordsLostError(
                     f"{claim.name!r}: collect removed this segment after source.keep_spool"
                 )
             raise SourceError("no segment in the spool has the claimed content")
         return text_columns(source), _read(path, claim, batch, source)
 
-    def _candidates(self, claim: Claim) -> Iterator[Path]:
-        yield from sorted(self._root.glob("*/sealed/*"), key=lambda path: path.name != claim.name)
+    def close(self) -> None:
+        """Delete the copy of an object."""
+        self._copies.cleanup()
+
+    def _path(self, claim: Claim) -> Path | None:
+        paths = sorted(self._root.glob("*/sealed/*"), key=lambda path: path.name != claim.name)
+        return self._files.path(claim, paths)
+
+    def _was_removed(self, content: str) -> bool:
+        if isinstance(self._root, StorePath):
+            return content in self._stored.removed
+        return any((spool / "removed" / content).exists() for spool in self._root.glob("*"))
+
+    @cached_property
+    def _stored(self) -> "_StoredSegments":
+        root, segments, removed = self._root, defaultdict(list), set()
+        for page in root.store.list(root.key):
+            for item in page:
+                path = replace(root, path=PurePosixPath(item.key))
+                if path.parent.name == "removed":
+                    removed.add(path.name)
+                elif path.parent.name == "sealed":
+                    segments[item.size].append(path)
+        return _StoredSegments(segments, removed)
+
+    def _copy(self, claim: Claim) -> Path | None:
+        """A copy of the object with the claimed content, until the next one."""
+        content, size = claim.evidence.get("content"), claim.evidence.get("bytes")
+        if content is None or size is None:
+            raise CorruptionError(f"the claim of {claim.name!r} lacks the evidence of its content")
+        candidates = self._stored.by_size.get(size, ())
+        for place in sorted(candidates, key=lambda path: path.name != claim.name):
+            with suppress(FileNotFoundError):
+                data = place.read_bytes()
+                if xxhash.xxh3_128_hexdigest(data) == content:
+                    path = Path(self._copies.name, "segment")
+                    path.write_bytes(data)
+                    return path
+        return None
 
 
 def _id_address(segment: str, claim: Claim, source: QueueSourceSpec) -> str:

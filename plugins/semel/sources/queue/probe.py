@@ -1,7 +1,6 @@
 """`semel check` of a queue: can executors read the spool, and do the queue's settings fit?"""
 
 from datetime import timedelta
-from pathlib import Path
 
 from semel.declare.context import Context
 from semel.declare.durations import format_duration
@@ -9,6 +8,9 @@ from semel.declare.wording import count
 from semel.errors import SourceError
 from semel.sources import ExecutorCheck
 from semel.sources.files import probe
+from semel.sources.objects.probe import ARCHIVES_REMEDY, store_check
+from semel.sources.queue.spool import Spool
+from semel.storage import StorePath, check_guarantees, remedy
 
 _MARGIN = timedelta(days=1)
 """How much longer than the queue's retention the horizon is: time to receive and plan the last
@@ -19,10 +21,13 @@ _DELIVERIES_MIN = 5
 """One more than the tries of a task in semel's DAGs; also the minimum of Pub/Sub."""
 
 
-def probe_spool(context: Context, sealed: Path) -> tuple[str, ExecutorCheck]:
+def probe_spool(context: Context, spool: Spool) -> tuple[str, ExecutorCheck]:
     """As `Source.probe`: executors check the folder and its newest segment. If semel has received
     nothing yet, they check the nearest existing parent folder.
     """
+    sealed = spool.sealed
+    if isinstance(sealed, StorePath):
+        return _probe_store(context, sealed)
     try:
         if not sealed.is_dir():
             above = next(path for path in sealed.parents if path.is_dir())
@@ -32,6 +37,18 @@ def probe_spool(context: Context, sealed: Path) -> tuple[str, ExecutorCheck]:
         return probe.folder_check(summary, sealed, list(map(str, names[-1:])))
     except OSError as error:
         raise SourceError(f"{error}. Let this user read {sealed} and everything in it") from error
+
+
+def _probe_store(context: Context, sealed: StorePath) -> tuple[str, ExecutorCheck]:
+    try:
+        check_guarantees(sealed.parent)
+        folder = f"{sealed.key}/"
+        items = [item for page in sealed.store.list(sealed.key) for item in page]
+    except OSError as error:
+        raise SourceError(f"{sealed}: {error.strerror}. {remedy(sealed.parent)}") from error
+    newest = [(item.key.removeprefix(folder), item.etag) for item in items[-1:]]
+    summary = f"{count(len(items), 'segment')} of {context.name} in {sealed}"
+    return store_check(summary, str(sealed), sealed.connection, newest, ARCHIVES_REMEDY)
 
 
 # Keeps Q6, Q8.

@@ -15,9 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import accumulate, chain
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -27,14 +25,18 @@ from semel.declare.wording import count
 from semel.errors import SemelError, UnavailableError
 from semel.model.batch import Log
 from semel.sources import ReceiveResult
-from semel.sources.queue.segment import SCHEMA, OpenSegment
+from semel.sources.queue.segment import SCHEMA, SegmentWriter
 from semel.sources.queue.spool import Spool
+from semel.storage import ArchivePath, StorePath
 
 GROUP_BYTES = 4 << 20
 GROUP_MESSAGES = 5_000
 GROUP_SECONDS = 0.2
 """The limits of a group. Each group costs a disk sync and a round trip to the queue. A distant
 service answers in some 50 ms, so with a shorter wait every answer would become a group."""
+
+STORED_GROUP_SECONDS = 2.0
+"""The same in a store, where each group is an object."""
 
 HOLD_MESSAGES_MAX = 2 * GROUP_MESSAGES
 """The largest number of unacknowledged messages of one receiver."""
@@ -130,7 +132,7 @@ def _text_column(texts: list[str | None]) -> pa.Array:
         return pa.array(raw, pa.binary()).view(pa.string())
 
 
-def receive(queue: Queue, path: Path, pipeline: str, bounds: Bounds, log: Log) -> ReceiveResult:
+def receive(queue: Queue, path: ArchivePath, pipeline: str, bounds: Bounds, log: Log) -> ReceiveResult:
     """Receive until a bound is reached, SIGTERM or SIGINT comes, or the queue or the disk fails.
 
     1. Seal the parts of dead receivers in the pipeline's spool, whose folder is `path`.
@@ -174,7 +176,7 @@ class _Receiver:
         self.result = ReceiveResult()
         self.filling = _HeldMessages()
         self.appending: tuple[_HeldMessages, Future] | None = None
-        self.part: OpenSegment | None = None
+        self.part: SegmentWriter | None = None
         self.part_began = 0.0
         self.message_count = self.size = self.fails = 0
         self.exhausted = 0  # Messages that were not acknowledged at their last delivery.
@@ -202,6 +204,8 @@ class _Receiver:
                 f"{self.about.address}. Messages that semel did not receive from the old queue are "
                 "lost, unless the new queue has them"
             )
+        if previous != self.about.address:
+            self.spool.note_address(self.about.address)
         self.began = self.reported_at = time.monotonic()
         try:
             self._run()
@@ -263,7 +267,7 @@ class _Receiver:
         to_bound = bound - self.message_count if bound else GROUP_MESSAGES
         seconds = min(PULL_SECONDS, self.about.deadline_seconds / 4)
         if in_group:
-            seconds = max(0.0, min(seconds, filling.began + GROUP_SECONDS - now))
+            seconds = max(0.0, min(seconds, filling.began + self._group_seconds - now))
         try:
             pulled = self.queue.pull(
                 min(limit - in_group, to_bound), max(GROUP_BYTES - filling.size, 1), seconds
@@ -281,7 +285,7 @@ class _Receiver:
         full = len(filling.pulled) >= limit or filling.size >= GROUP_BYTES
         # Keeps Q10. An ordered queue may send the next message only after an acknowledgement.
         last = self.about.ordered or not len(pulled)
-        if full or last or time.monotonic() - filling.began >= GROUP_SECONDS:
+        if full or last or time.monotonic() - filling.began >= self._group_seconds:
             self._flush()
         self._acknowledge(patient=last)
         self._extend()
@@ -289,6 +293,10 @@ class _Receiver:
         if self.part and (self.part.end >= SEGMENT_BYTES or (old and self.bounds.seconds is None)):
             self._acknowledge()
             self._seal()
+
+    @property
+    def _group_seconds(self) -> float:
+        return STORED_GROUP_SECONDS if isinstance(self.spool.path, StorePath) else GROUP_SECONDS
 
     # Keeps Q8.
     def _group_limit(self) -> int:
@@ -299,8 +307,8 @@ class _Receiver:
             return GROUP_MESSAGES
         if not len(self.filling.pulled):
             self._ensure_part()
-            disk = os.statvfs(self.spool.open)
-            if disk.f_bavail * disk.f_frsize < FREE_BYTES_MIN:
+            free = self.spool.free_bytes()
+            if free is not None and free < FREE_BYTES_MIN:
                 self._acknowledge()
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return min(GROUP_MESSAGES, 1 + 2 * self.result.messages)
@@ -350,8 +358,7 @@ class _Receiver:
     def _ensure_part(self) -> None:
         """Begin a part unless there is one."""
         if self.part is None:
-            now = datetime.now(UTC)
-            self.part = OpenSegment.create(self.spool.open, self.pipeline, self.about.address, now)
+            self.part = self.spool.new_segment(self.pipeline, self.about.address)
             self.part_began = time.monotonic()
 
     # Keeps Q1.
@@ -428,8 +435,8 @@ class _Receiver:
         if self.part is not None:
             part, self.part = self.part, None
             try:
-                if part.seal(self.spool.sealed):
-                    self.result.segments += 1
+                part.seal(self.spool.sealed)
+                self.result.segments += part.segments
             finally:
                 part.close()
 
@@ -441,13 +448,20 @@ class _Receiver:
                 self.queue.hand_back(group.pulled.handles)
         self.appending = None
         unsynced = self.message_count - self.result.messages
+        stored = isinstance(self.spool.path, StorePath)
+        if stored and self.part is not None:
+            self.result.segments += self.part.segments
+        advice = (
+            "The next receive or plan makes the stored messages readable. Free some space, or "
+            "repair the disk"
+        )
         return UnavailableError(
             f"the spool {self.spool.path} cannot be written ({error.strerror}): "
             f"{count(unsynced, 'message')} not acknowledged, so the queue delivers them again"
-            f"{self._dead_letter_note()}. Before that: {self.result.describe()}. The next receive "
-            "or plan makes the stored messages readable. Free some space, or repair the disk"
+            f"{self._dead_letter_note()}. Before that: {self.result.describe()}. "
+            f"{'Run this again' if stored else advice}"
         )
 
 
-def _append(part: OpenSegment, pulled: PulledMessages) -> None:
+def _append(part: SegmentWriter, pulled: PulledMessages) -> None:
     part.append(to_record_batch(pulled))

@@ -14,25 +14,27 @@ The receiver syncs each group to disk before it begins the next, so only the las
 
 import errno
 import fcntl
+import io
 import json
 import mmap
 import os
 import re
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple, Protocol, Self
 from uuid import uuid4
 
 import pyarrow as pa
 import xxhash
 
 from semel import failpoints
-from semel.errors import CorruptionError
-from semel.storage import sync_folder, write_new
+from semel.errors import CorruptionError, SemelError, UnavailableError
+from semel.storage import ArchivePath, StorePath, sync_folder, write_new
 
 FORMAT = 1
 
@@ -56,6 +58,9 @@ HEAD, GROUP, FOOT = b"SQH1", b"SQG1", b"SQF1"
 _COUNTS = struct.Struct("<4sIQ")
 _NUMBER = struct.Struct("<Q")
 """The format of a hash, and of the foot's position."""
+
+PUT_SECONDS = 60
+"""How long receive tries to put a segment, while it extends the deadlines of its messages."""
 
 _START_BYTES = _COUNTS.size + _NUMBER.size
 _MAGIC = re.compile(b"|".join([HEAD, GROUP, FOOT]))
@@ -146,16 +151,123 @@ def _write_all(file: BinaryIO, data: bytes) -> None:
         view = view[file.write(view) :]
 
 
-class OpenSegment:
+class SegmentWriter(Protocol):
+    """Makes groups of messages durable. `end`: the bytes of a segment that is not sealed yet.
+    `segments`: how many sealed ones it has written.
+    """
+
+    end: int
+    segments: int
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Write messages durably. Raises OSError if that failed."""
+
+    def seal(self, folder: ArchivePath) -> ArchivePath | None:
+        """Let plan see what was appended. Returns the segment that this call has sealed, if any."""
+
+    def close(self) -> None:
+        """Release what it holds."""
+
+
+class StoredSegments(SegmentWriter):
+    """Segments of one group each, as objects of a store. A put is whole and durable, so a segment
+    is sealed when it appears, and a receiver that dies leaves nothing to recover.
+    """
+
+    end = 0
+
+    def __init__(self, folder: StorePath, pipeline: str, address: str, now: datetime) -> None:
+        self._folder, self.segments = folder, 0
+        self._head = _head_of(pipeline, address, now)
+        self._stem = f"{self._head['created']}-{uuid4().hex}"
+
+    # Keeps Q1.
+    def append(self, batch: pa.RecordBatch) -> None:
+        data, writer = io.BytesIO(), _FrameWriter()
+        data.write(writer.next_frame(HEAD, 0, json.dumps(self._head).encode()))
+        data.write(writer.next_frame(GROUP, batch.num_rows, _group_body(batch)))
+        data.write(writer.foot())
+        name = f"{self._stem}-{self.segments:06d}.seg"  # They are read in the order of their names.
+        failpoints.point("receive.before_put")
+        self._put(self._folder / name, data.getvalue())
+        failpoints.point("receive.after_put")
+        self.segments += 1
+
+    def _put(self, place: StorePath, data: bytes) -> None:
+        """Put a segment, for a while also if the store does not answer. Raises OSError."""
+        ends = time.monotonic() + PUT_SECONDS
+        while True:
+            try:
+                write_new(place, data)
+                return
+            except SemelError as error:
+                if not isinstance(error, UnavailableError) or time.monotonic() > ends:
+                    raise OSError(errno.EIO, str(error)) from error
+            time.sleep(1)
+
+    def seal(self, folder: ArchivePath) -> None:
+        """Nothing: all are sealed."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class _FrameWriter:
+    """Builds the frames of a segment, in their order."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.groups: list[FrameGroup] = []
+        self._digest = xxhash.xxh3_128()
+
+    def next_frame(self, magic: bytes, messages: int, body: bytes) -> bytes:
+        """The bytes of the next frame, which counts as written from now on."""
+        frame = Frame(magic=magic, messages=messages, body=body, at=self.end)
+        return self.count(frame) + body
+
+    def count(self, frame: Frame) -> bytes:
+        """Add a frame to the digest and the groups. Returns its bytes before the body."""
+        start = frame.start
+        self._digest.update(start)
+        self._digest.update(frame.body)
+        if frame.magic == GROUP:
+            self.groups.append(FrameGroup(frame.at, frame.messages))
+        self.end = frame.end
+        return start
+
+    def foot(self) -> bytes:
+        """The bytes of the foot, with which the segment ends."""
+        plain = {"digest": self._digest.hexdigest(), "groups": self.groups}
+        messages, at = sum(group.messages for group in self.groups), self.end
+        return self.next_frame(FOOT, messages, json.dumps(plain).encode()) + _NUMBER.pack(at)
+
+
+def _head_of(pipeline: str, address: str, now: datetime) -> dict[str, Any]:
+    created = now.astimezone(UTC).strftime("%Y%m%dT%H%M%S")
+    return {"format": FORMAT, "pipeline": pipeline, "address": address, "created": created}
+
+
+def _group_body(batch: pa.RecordBatch) -> bytes:
+    body = pa.BufferOutputStream()
+    with pa.ipc.new_stream(body, SCHEMA, options=_LZ4) as stream:
+        stream.write_batch(batch)
+    return body.getvalue().to_pybytes()
+
+
+class OpenSegment(SegmentWriter):
     """A segment that a process writes while it holds the lock.
 
     Its file is `<uuid>.part` in the folder `open` until it is sealed.
     """
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
-        self.path, self.end = path, 0
-        self._file, self._digest, self._groups = file, xxhash.xxh3_128(), []
+        self.path, self.segments = path, 0
+        self._file, self._frames = file, _FrameWriter()
         self._broken = False
+
+    @property
+    def end(self) -> int:  # type: ignore[override]
+        return self._frames.end
 
     # Keeps Q1.
     @classmethod
@@ -169,10 +281,9 @@ class OpenSegment:
                 break
             file.close()  # Another process has sealed it as the part of a dead receiver.
         segment = cls(path, file)
-        created = now.astimezone(UTC).strftime("%Y%m%dT%H%M%S")
-        head = {"format": FORMAT, "pipeline": pipeline, "address": address, "created": created}
+        head = json.dumps(_head_of(pipeline, address, now)).encode()
         try:
-            _write_all(file, segment._next_frame(HEAD, 0, json.dumps(head).encode()))
+            _write_all(file, segment._frames.next_frame(HEAD, 0, head))
             os.fsync(file.fileno())
             sync_folder(folder)
         except OSError:
@@ -188,10 +299,7 @@ class OpenSegment:
         Raises OSError if that failed: the messages MUST NOT be acknowledged. This segment accepts
         no more messages, and `recover_part` seals it.
         """
-        body = pa.BufferOutputStream()
-        with pa.ipc.new_stream(body, SCHEMA, options=_LZ4) as stream:
-            stream.write_batch(batch)
-        data = self._next_frame(GROUP, batch.num_rows, body.getvalue().to_pybytes())
+        data = self._frames.next_frame(GROUP, batch.num_rows, _group_body(batch))
         failpoints.point("receive.before_append")
         with self._refuse_once_broken():
             _write_all(self._file, data[: len(data) // 2])
@@ -214,37 +322,26 @@ class OpenSegment:
             self._broken = True
             raise
 
-    def _next_frame(self, magic: bytes, messages: int, body: bytes) -> bytes:
-        """The bytes of the next frame, which counts as written from now on."""
-        frame = Frame(magic=magic, messages=messages, body=body, at=self.end)
-        return self.count_frame(frame) + body
-
-    def count_frame(self, frame: Frame) -> bytes:
-        """Add a frame to the digest and the groups. Returns its bytes before the body."""
-        start = frame.start
-        self._digest.update(start)
-        self._digest.update(frame.body)
-        if frame.magic == GROUP:
-            self._groups.append(FrameGroup(frame.at, frame.messages))
-        self.end = frame.end
-        return start
+    def count_frame(self, frame: Frame) -> None:
+        """Count a frame that the file has already."""
+        self._frames.count(frame)
 
     def seal(self, folder: Path) -> Path | None:
         """Durably write the foot, then move the file to the sealed segments. Returns None if the
         segment had no message and was removed. Raises OSError as `append` does.
         """
-        if not self._groups:
+        if not self._frames.groups:
             self.path.unlink()
             self.close()
             return None
-        foot = {"digest": self._digest.hexdigest(), "groups": self._groups}
-        messages, at = sum(group.messages for group in self._groups), self.end
-        data = self._next_frame(FOOT, messages, json.dumps(foot).encode())
+        foot = self._frames.foot()
         failpoints.point("receive.before_seal")
         with self._refuse_once_broken():
-            _write_all(self._file, data + _NUMBER.pack(at))
+            _write_all(self._file, foot)
             os.fsync(self._file.fileno())
-            return self._publish(folder)
+            path = self._publish(folder)
+        self.segments = 1
+        return path
 
     def close(self) -> None:
         """Close the file and release its lock. `recover_part` can seal it later."""

@@ -8,7 +8,7 @@ longer has them.
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -39,9 +39,10 @@ from semel.sources.sealed import claims
 from semel.sources.sealed.matching import refusal, unreadable_refusal
 from semel.sources.sealed.parts import PartInspection, PartListing, PartOffer, SealedPart
 from semel.sources.sealed.source import SealedSource
-from semel.storage import checksum
+from semel.storage import ArchivePath, StorePath, checksum, each, local_file, remedy
 
 if TYPE_CHECKING:
+    from semel.clients.objects import Object
     from semel.formats.records import Block
     from semel.formats.selection import Selection
     from semel.model.split import Split
@@ -72,7 +73,7 @@ class Segments(SealedSource):
     split_size: ClassVar[int] = SPLIT_MESSAGES
 
     @property
-    def sealed(self) -> Path:
+    def sealed(self) -> ArchivePath:
         """The folder of the segments that can be read."""
         return self.spool.sealed
 
@@ -85,6 +86,8 @@ class Segments(SealedSource):
             Refusal(name=str(path), reason="damaged", detail=why)
             for path, why in recovered.damaged.items()
         ]
+        if isinstance(self.sealed, StorePath):
+            return self._list_store()
         try:
             names = sorted(os.listdir(self.sealed))
         except (FileNotFoundError, NotADirectoryError):
@@ -108,15 +111,39 @@ class Segments(SealedSource):
         complete = len(refused) == len(recovered.damaged)
         return PartListing(items=parts, refusals=refused, complete=complete, notes=notes)
 
+    def _list_store(self) -> PartListing:
+        folder = f"{self.sealed.key}/"
+        try:
+            pages = list(self.sealed.store.list(self.sealed.key))
+            unsealed = self.spool.open.names()
+        except PermissionError as error:
+            why = f"{error.strerror}. {remedy(self.spool.path)}"
+            refused = [Refusal(name=str(self.sealed), reason="unreadable", detail=why)]
+            return PartListing(items=[], refusals=refused, complete=False)
+        items = [item for page in pages for item in page if item.key.startswith(folder)]
+        parts = [_stored_part(item.key.removeprefix(folder), item) for item in items]
+        if not parts and not self.spool.has_begun():
+            return PartListing(items=[], refusals=[self._missing()], complete=False)
+        refused = [
+            Refusal(name=str(self.spool.open / name), reason="damaged", detail=_NOT_SEALED)
+            for name in unsealed
+            if name.endswith(".part")
+        ]
+        return PartListing(items=parts, refusals=refused, complete=True)
+
     def _missing(self) -> Refusal:
-        name = self.context.name
-        return Refusal(
-            name=str(self.spool.path),
-            reason="missing",
-            detail="the spool is missing: receive has never run on this machine, the spool is on "
-            f"another machine, or it is not mounted. Run `semel receive {name}`, mount it, or "
-            "correct source.spool",
+        command = f"`semel receive {self.context.name}`"
+        why = (
+            "the spool is missing: receive has never run on this machine, the spool is on "
+            f"another machine, or it is not mounted. Run {command}, mount it, or correct "
+            "source.spool"
         )
+        if isinstance(self.spool.path, StorePath):
+            why = (
+                "the spool is missing: receive has never run, or source.spool is another place. "
+                f"Run {command}, or correct source.spool"
+            )
+        return Refusal(name=str(self.spool.path), reason="missing", detail=why)
 
     # Keeps Q7.
     def match(self, shown: PartListing, known: LedgerView, window: Window) -> MatchResult:
@@ -205,6 +232,9 @@ class Segments(SealedSource):
         )
 
     def current_part(self, name: str) -> SealedPart:
+        if isinstance(self.sealed, StorePath):
+            path = self.sealed / name
+            return _stored_part(name, path.store.head(path.key)[0])
         status = os.stat(self.sealed / name)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file. Move it out of the spool")
@@ -269,6 +299,9 @@ class Segments(SealedSource):
         with self._open_unchanged(part) as path:
             return checksum(path)
 
+    def map_parts(self, function: Callable[[Any], Any], parts: Iterable[Any]) -> Iterable[Any]:
+        return each(self.sealed, function, parts)
+
     # Keeps Q5.
     def removal_reason(self, claim: Claim) -> str | None:
         by_collect = self.spool.was_removed(claim.evidence["content"])
@@ -280,6 +313,10 @@ class Segments(SealedSource):
         """The path of a part, to read within the block. Raises FileNotFoundError if the file was
         replaced or changed.
         """
+        if isinstance(self.sealed, StorePath):
+            with local_file(self.sealed / part.name, part.fingerprint) as path:
+                yield path
+            return
         for at_end in (False, True):
             if self.current_part(part.name).fingerprint != part.fingerprint:
                 raise FileNotFoundError(part.name)
@@ -305,7 +342,7 @@ class Segments(SealedSource):
             raise SourceError(f"{claim.name!r}: {error}. {_ONLY_COPY}", next=AGAIN) from error
 
     def probe(self) -> tuple[str, ExecutorCheck]:
-        return probe.probe_spool(self.context, self.sealed)
+        return probe.probe_spool(self.context, self.spool)
 
     def check_service(self, horizon: timedelta) -> str:
         return probe.check_service(self.context, horizon)
@@ -325,6 +362,23 @@ class Segments(SealedSource):
                 f"{error.strerror}. Let this user write to {str(self.sealed)!r}",
             ) from error
         return True
+
+
+_NOT_SEALED = (
+    "a receiver with a spool in a folder has not sealed it, and nothing seals it here. Copy the "
+    "folder back, let a plan there seal it, and move the spool again"
+)
+
+
+def _stored_part(name: str, item: "Object") -> SealedPart:
+    """An object as a part. Copies under other names have other identities."""
+    return SealedPart(
+        name=name,
+        identity=f"{name}:{item.etag}",
+        fingerprint=item.etag,
+        length=item.size,
+        when=None,
+    )
 
 
 def _part(name: str, status: os.stat_result) -> SealedPart:

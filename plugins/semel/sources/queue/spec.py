@@ -10,11 +10,13 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from semel import settings
+from semel.clients.objects import access
 from semel.declare.parts import Duration, Model, OnRefused, Select, Size, Text, path_problem
 from semel.declare.place import Location, service
 from semel.model.batch import Log
 from semel.sources import ReceiveResult
 from semel.sources.messages import CONNECTION, MessagesSpec, Problem
+from semel.storage import ArchivePath, StorePath, at
 
 if TYPE_CHECKING:
     from semel.clients.queue import Queue
@@ -55,7 +57,7 @@ class Until(Model):
 
 
 class QueueSourceSpec(MessagesSpec):
-    """The messages of a queue, read from a spool on this machine."""
+    """The messages of a queue, read from a spool in a folder or in a store."""
 
     unit: ClassVar[str] = "messages"
     page: ClassVar[str] = "queues"
@@ -64,6 +66,7 @@ class QueueSourceSpec(MessagesSpec):
     awaited: ClassVar[str] = "a receiver that seals its segment"
     expires: ClassVar[str] = "source.keep_spool is over, and collect has removed what was read"
     own_folder: ClassVar[bool] = True
+    folder_key: ClassVar[str | None] = "spool"
     receives: ClassVar[bool] = True
     plan_keys: ClassVar[tuple[str, ...]] = (
         *MessagesSpec.plan_keys, "spool", "keep_spool", "until", "receivers",
@@ -73,7 +76,8 @@ class QueueSourceSpec(MessagesSpec):
     """The Airflow connection; on the command line the variable AIRFLOW_CONN_<CONNECTION>."""
     spool: Text
     """The folder where receive stores messages before it acknowledges them: on a local file system
-    of this machine, within the data roots. Each pipeline uses a subfolder."""
+    of this machine, within the data roots; or the URL of a store, which all machines reach by
+    SEMEL_ARCHIVES_CONNECTION. Each pipeline uses a subfolder."""
     keep_spool: Duration | None = timedelta(days=7)
     """How long a finalized segment stays, for replays, comparisons and the audit. null: for
     ever."""
@@ -128,13 +132,25 @@ class QueueSourceSpec(MessagesSpec):
         with self.open_queue() as queue:
             return receive(queue, self.spool_of(pipeline), pipeline, bounds, log)
 
-    def folder(self) -> Path:
-        """The folder of all spools."""
+    def folder(self) -> Path | None:
+        """The folder of all spools. None if it is in a store."""
+        spools = self.spools()
+        return spools if isinstance(spools, Path) else None
+
+    def place(self) -> Location:
+        """The folder or prefix of all spools."""
+        spools = self.spools()
+        return Location.of(spools) if isinstance(spools, Path) else spools.location
+
+    def spools(self) -> ArchivePath:
+        """The place of all spools. Raises TerminalError if it lies outside the data roots."""
+        if StorePath.is_url(self.spool):
+            return at(self.spool)
         return settings.allowed(self.spool, "source.spool")
 
-    def spool_of(self, pipeline: str) -> Path:
-        """The spool of a pipeline. Raises TerminalError if it lies outside the data roots."""
-        return self.folder() / pipeline
+    def spool_of(self, pipeline: str) -> ArchivePath:
+        """The spool of a pipeline. Raises as `spools` does."""
+        return self.spools() / pipeline
 
     def reads_from(self, place: Location) -> bool:  # noqa: ARG002
         """No sink writes to a queue."""
@@ -195,6 +211,8 @@ class QueueSourceSpec(MessagesSpec):
     @field_validator("spool")
     @classmethod
     def _spool(cls, spool: str) -> str:
+        if StorePath.is_url(spool):
+            return str(access.check_url(spool))
         if why := path_problem(spool):
             raise ValueError(f"{spool!r} {why}")
         return spool

@@ -1,24 +1,44 @@
 """A pipeline's spool: receivers write parts in `open/`, and finished segments are in `sealed/`.
 
+In an object store there are no parts: each segment is sealed.
+
     <spool>/<pipeline>/open/<uuid>.part
     <spool>/<pipeline>/open/<uuid>.torn                  bytes cut from a part, for a person
     <spool>/<pipeline>/sealed/<time in UTC>-<uuid>.seg
     <spool>/<pipeline>/removed/<content>                 collect has removed the segment
+    <spool>/<pipeline>/queue                             only in a store: the last queue's address
 """
 
 import errno
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from semel.declare.wording import count
 from semel.errors import CorruptionError, UnavailableError
 from semel.model.batch import Log
-from semel.sources.queue.segment import is_locked, read_foot, read_head, recover_part, torn_path
-from semel.storage import make_folder, sync_folder, write_new
+from semel.sources.queue.segment import (
+    OpenSegment,
+    SegmentWriter,
+    StoredSegments,
+    is_locked,
+    read_foot,
+    read_head,
+    recover_part,
+    torn_path,
+)
+from semel.storage import (
+    ArchivePath,
+    StorePath,
+    check_guarantees,
+    make_folder,
+    sync_folder,
+    write_new,
+)
 
-_REMOVED = "removed"
+_REMOVED, _QUEUE = "removed", "queue"
 
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Errors on writing another user's file, or to a read-only mount."""
@@ -58,43 +78,79 @@ class RecoveryReport:
 class Spool:
     """The spool of one pipeline. `path`: its folder."""
 
-    path: Path
+    path: ArchivePath
 
     @property
-    def open(self) -> Path:
+    def open(self) -> ArchivePath:
         """The folder of the parts."""
         return self.path / "open"
 
     @property
-    def sealed(self) -> Path:
+    def sealed(self) -> ArchivePath:
         """The folder of the segments."""
         return self.path / "sealed"
 
     def create_folders(self) -> None:
-        """Durably create missing folders. Raises UnavailableError if that fails."""
+        """Durably create missing folders. Raises UnavailableError if that fails, and TerminalError
+        if a store lacks a guarantee.
+        """
         try:
+            check_guarantees(self.path)
             make_folder(self.open)
             make_folder(self.sealed)
         except OSError as error:
-            raise UnavailableError(
-                f"cannot create the spool {self.path} ({error.strerror}). Let this user write "
-                "there, or correct source.spool"
-            ) from error
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> UnavailableError:
+        return UnavailableError(
+            f"cannot create the spool {self.path} ({error.strerror}). Let this user write there, "
+            "or correct source.spool"
+        )
+
+    def has_begun(self) -> bool:
+        """Whether receive has ever run, of a spool in a store."""
+        return (self.path / _QUEUE).exists()
+
+    def new_segment(self, pipeline: str, address: str) -> SegmentWriter:
+        """Begin to write messages. Raises OSError."""
+        now = datetime.now(UTC)
+        if isinstance(self.path, StorePath):
+            return StoredSegments(self.sealed, pipeline, address, now)
+        return OpenSegment.create(self.open, pipeline, address, now)
+
+    def free_bytes(self) -> int | None:
+        """The free space of its disk. None: a store has no limit."""
+        if isinstance(self.path, StorePath):
+            return None
+        disk = os.statvfs(self.open)
+        return disk.f_bavail * disk.f_frsize
 
     def parts(self) -> list[Path]:
-        """The parts of living and dead receivers; empty without a spool. Raises OSError if they
-        cannot be listed.
+        """The parts of living and dead receivers; empty without a spool, and in a store. Raises
+        OSError if they cannot be listed.
         """
+        if isinstance(self.path, StorePath):
+            return []
         with suppress(FileNotFoundError, NotADirectoryError):
             paths = (self.open / name for name in sorted(os.listdir(self.open)))
             return [path for path in paths if path.suffix == ".part" and path.is_file()]
         return []
 
     def last_address(self) -> str | None:
-        """The queue's address in the newest segment. Returns None if that cannot be read."""
+        """The address of the queue of the last receive. Returns None if that cannot be read."""
         with suppress(OSError, ValueError, CorruptionError):
+            if isinstance(self.path, StorePath):  # It may have very many segments.
+                return (self.path / _QUEUE).read_bytes().decode()
             return read_head(self.sealed / max(os.listdir(self.sealed))).address
         return None
+
+    def note_address(self, address: str) -> None:
+        """Note the address of the queue, in a store. Raises UnavailableError if that fails."""
+        if isinstance(self.path, StorePath):
+            try:
+                (self.path / _QUEUE).write_bytes(address.encode())
+            except OSError as error:
+                raise self._unwritable(error) from error
 
     def was_removed(self, content: str) -> bool:
         """Whether collect has removed the segment with a content."""
@@ -107,7 +163,7 @@ class Spool:
         make_folder(note.parent)
         with suppress(FileExistsError):
             write_new(note, b"")
-        os.unlink(self.sealed / name)
+        (self.sealed / name).unlink()
         sync_folder(self.sealed)
 
     # Keeps Q2.
