@@ -63,11 +63,11 @@ _KEYS = (
 )
 _ALL = (
     *ORDER,
-    "stage --cluster --no-slow-peers --no-variants --runs 3",
+    "stage --cluster --no-variants --runs 3",
     "latency --submit --runs 5",
 )
 _QUICK = (
-    "stage --records 2000000 --wide 200000 --no-slow-peers --no-variants --runs 3",
+    "stage --records 2000000 --wide 200000 --no-variants --runs 3",
     "catalog --records 10000000 --runs 3",
 )
 _TIMEOUT_S = 3_600
@@ -77,7 +77,7 @@ def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     sizes = parser.add_mutually_exclusive_group()
-    sizes.add_argument("--quick", action="store_true", help="B1 without slow peers, and B3")
+    sizes.add_argument("--quick", action="store_true", help="B1 with one share of repeats, and B3")
     sizes.add_argument("--smallest", action="store_true", help="the figures mean nothing")
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these (default all)")
     parser.add_argument("--results", type=Path, help="default benchmarks/results, or build/bench")

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import harness
-import peers
+import others
 from data import DDL, SCHEMA, Shape, made
 from fixtures.kafka.broker import FETCHED
 from fixtures.kafka.registry import answering
@@ -94,7 +94,7 @@ class _Bench:
     ) -> None:
         self._place, self._ledger, self._servers = place, ledger, servers
         self._registry = registry
-        self._engine, self._spark = SparkEngine(spark), peers.own_session(spark)
+        self._engine, self._spark = SparkEngine(spark), others.own_session(spark)
         self._names = 0
 
     def measure(self, options: Any) -> dict[str, Any]:

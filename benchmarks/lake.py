@@ -74,7 +74,8 @@ def main() -> None:
             tables.append(table(title, found, _NAMES))
             headline |= {key: ratio(found, *sides) for key, sides in ratios.items()}
     report = {"title": "B16: objects and Delta", "headline": headline, "tables": tables}
-    harness.save("lake", options, report)
+    part = "" if set(options.parts) == set(_PARTS) else "-".join(options.parts)
+    harness.save("lake", options, report, part=part)
 
 
 @contextmanager
@@ -185,7 +186,7 @@ def _archive(place: Place, s3: Versitygw, options: Namespace) -> _Found:
                 name = f"{kind}_{where}"
                 spec = place.spec(
                     f"{name}{number}", path="in/records.jsonl", sink=sink,
-                    record_id=["id"] if kind == "id" else None,
+                    **({"record_id": ["id"]} if kind == "id" else {}),
                 )  # fmt: skip
                 with clock:
                     ran = run_batch(ledger, spec, "one", engine, log=quiet)

@@ -12,7 +12,7 @@ import plot
 
 ORDER = ("stage", "lookup", "catalog", "commit", "collect", "memory", "latency", "history")
 ORDER += ("postgres_sink", "pages", "replay", "compare", "kafka_source", "kafka_sink")
-ORDER += ("batch_overhead", "receive", "windows", "lake", "timeline")
+ORDER += ("batch_overhead", "receive", "windows", "lake", "timeline", "peers")
 _HERE = Path(__file__).resolve().parent
 _TARGETS = {
     "ratio_id": "1.25 or less",

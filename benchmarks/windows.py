@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import harness
-import peers
+import others
 from data import DDL, SCHEMA, Shape, landed
 from harness import Clock, Place, Side, check, in_turn, medians, ratio, table
 from semel import reader
@@ -82,7 +82,7 @@ class _Bench:
     def __init__(self, place: Place, spark: SparkSession, ledger: Ledger) -> None:
         self.place, self.ledger = place, ledger
         self.engine = SparkEngine(spark)
-        self.spark = peers.own_session(spark)
+        self.spark = others.own_session(spark)
         self._names = 0
 
     def measure(self, options: Namespace) -> dict[str, Any]:
