@@ -463,3 +463,34 @@ def test_the_batch_path_of_a_stored_archive(
         assert compared(ledger, spec).equal
         assert (alive.shared / "ids").exists()
     assert stored(archive(spec)) == before
+
+
+NAMES = {
+    "spill": r"/staging/.*\.arrow", "staged": r"/staging/.*/data/", "ids": "/ids/", "decisions": "/decisions/",
+    "marker": "/markers/", "any": "/",
+}  # fmt: skip
+
+
+# Attacks AR1, S10, F6.
+@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize(("status", "times"), [(503, 1), (503, 9), (409, 1), (409, 2)])
+def test_a_busy_store_is_no_loss(
+    prefix: StoredPrefix, ledger: Ledger, http_wire: HttpWire, s3: S3,
+    monkeypatch: pytest.MonkeyPatch, kind: str, status: int, times: int,
+) -> None:  # fmt: skip
+    """A store asks for less, or answers that two requests collided (S3: 409), whatever it is that is
+    put: the batch goes on, or its next attempt does, and each record is there once.
+    """
+    through(http_wire, s3, monkeypatch)
+    prefix.bench.write("in/a.jsonl", [*events(0, 10), *events(3, 6)])
+    spec = prefix.spec()
+    http_wire.refuse(status, f"PUT [^ ]*{NAMES[kind]}", times)
+    for _ in range(3):
+        try:
+            run(ledger, spec, "r1")
+            break
+        except RetryableError as error:
+            assert times == 9, error
+            http_wire.refuse(status, "PUT", 0)
+    assert prefix.read() == ids(0, 10)
+    proven(spec)

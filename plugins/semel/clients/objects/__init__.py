@@ -6,6 +6,7 @@ put creates an object or names the etag that it replaces, so it never overwrites
 
 import errno
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ KEYS_AT_ONCE = 1_000
 
 SMALL_BYTES = 256 << 10
 """The client sends this much within IDLE_SECONDS. A larger put waits up to UPLOAD_SECONDS."""
+
+COLLISIONS_MAX, COLLISION_SECONDS = 10, 0.2
+"""How often a put that collides with another request for its key is tried, and how far apart."""
 
 CHANGED = "it was replaced by another version"
 """The reason if an object has another etag than the one that a request names."""
@@ -182,20 +186,38 @@ class Store:
         The existing object may be from this very call, if the answer to its first try was lost:
         compare it by `head`. After UnavailableError the key may or may not exist: call this again.
         """
+        return self._put_unless(self._exists, key, data, metadata, "create")
+
+    def _put_unless(
+        self, is_taken: Callable[[str], bool], key: str, data: bytes,
+        metadata: Mapping[str, str], mode: str,
+    ) -> bool:  # fmt: skip
+        """Put an object, and again after a collision. Returns False once its key is taken."""
         from obstore.exceptions import AlreadyExistsError
 
-        try:
-            self._put(key, data, metadata, "create")
-        except AlreadyExistsError:
-            return False
-        except UnavailableError:  # Servers close the connection of a large put that they refuse.
+        for _ in range(COLLISIONS_MAX):
             try:
-                self.head(key)
-            except FileNotFoundError:
-                pass
+                self._put(key, data, metadata, mode)
+            except AlreadyExistsError:
+                if is_taken(key):
+                    return False
+                time.sleep(COLLISION_SECONDS)  # S3 answers the same if two requests collide (409).
+            except UnavailableError:
+                # Servers close the connection of a large put that they refuse.
+                if is_taken(key):
+                    return False
+                raise
             else:
-                return False
-            raise
+                return True
+        raise UnavailableError(
+            f"{self.place}: other requests collided with each put of {key}. Run this again"
+        )
+
+    def _exists(self, key: str) -> bool:
+        try:
+            self.head(key)
+        except FileNotFoundError:
+            return False
         return True
 
     def replace(
@@ -217,7 +239,7 @@ class Store:
 
     def overwrite(self, key: str, data: bytes) -> None:
         """Put an object, whether the key exists or not: for a key that only this process puts."""
-        self._put(key, data, {}, "overwrite")
+        self._put_unless(lambda _: False, key, data, {}, "overwrite")
 
     def _put(self, key: str, data: bytes, metadata: Mapping[str, str], mode: Any) -> None:
         import obstore
