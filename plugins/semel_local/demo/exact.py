@@ -22,6 +22,7 @@ from semel.archive.marker import Marker, markers_of
 from semel.model.batch import Counts
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
+from semel.storage import readable
 from semel_local.demo import flights
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ def _reasons(markers: Iterable[Marker]) -> Counter[str]:
     reasons: Counter[str] = Counter()
     for marker in markers:
         for file in marker.of_kind(Kind.DEAD_LETTERS):
-            reasons.update(pq.read_table(marker.path_of(file)).column("reason").to_pylist())
+            letters = pq.read_table(readable(marker.path_of(file)), columns=["reason"])
+            reasons.update(letters.column("reason").to_pylist())
     return reasons
 
 
