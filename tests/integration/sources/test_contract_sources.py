@@ -213,7 +213,10 @@ def test_a_selection_is_a_part_of_it(
         assert len(set(sizes)) == 1
 
 
-@pytest.mark.parametrize("place", (*CUT, "pipeline", "queue", "objects.parquet"), indirect=True)
+@pytest.mark.parametrize(
+    "place", (*CUT, "pipeline", "pipeline.stored", "queue", "queue.stored", "objects.parquet"),
+    indirect=True,
+)  # fmt: skip
 def test_no_split_holds_more_than_told(place: Place, ledger: Ledger) -> None:
     """The records of each split, wherever a claim is cut, are no more than the source says; of
     lines in objects it says nothing, as it would have to fetch them all."""
@@ -275,8 +278,9 @@ def test_a_change_is_told_before_any_work(place: Place, ledger: Ledger) -> None:
 
 # Attacks A4.
 @pytest.mark.parametrize(
-    "place", ["parquet", "pipeline", "queue", "objects.jsonl"], indirect=True
-)
+    "place", ["parquet", "pipeline", "pipeline.stored", "queue", "queue.stored", "objects.jsonl"],
+    indirect=True,
+)  # fmt: skip
 def test_what_is_offered_for_a_change_can_be_accepted(place: Place, ledger: Ledger) -> None:
     """Each choice that a page gives for what is refused is one that accept takes."""
     place.append(0, 10)
