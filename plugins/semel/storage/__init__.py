@@ -39,7 +39,7 @@ from semel.storage.folder import (
     sync_folder,
     write_new,
 )
-from semel.storage.store import local_file
+from semel.storage.store import local_file, temporary_file
 from semel.storage.store_path import StorePath
 
 ArchivePath = Path | StorePath

@@ -9,7 +9,7 @@ import errno
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import NamedTemporaryFile
 from typing import IO, TYPE_CHECKING, TypeVar
 
@@ -110,13 +110,22 @@ def local_file(key: StorePath, etag: str) -> Iterator[Path]:
     data, item, _ = key.store.get(key.key)
     if item.etag != etag:
         raise FileNotFoundError(errno.ESTALE, "it was replaced by another version", str(key))
-    with NamedTemporaryFile(prefix="semel-", suffix=key.suffix) as copy:
+    with temporary_file(str(key), data) as path:
+        yield path
+
+
+@contextmanager
+def temporary_file(of: str, data: bytes) -> Iterator[Path]:
+    """A block with a file that has the bytes of an object, `of`. Raises UnavailableError if it
+    cannot be written.
+    """
+    with NamedTemporaryFile(prefix="semel-", suffix=PurePosixPath(of).suffix) as copy:
         try:
             copy.write(data)
             copy.flush()
         except OSError as error:
             raise UnavailableError(
-                f"{key}: its copy {copy.name} cannot be written ({error.strerror}). Free some space"
+                f"{of}: its copy {copy.name} cannot be written ({error.strerror}). Free some space"
             ) from error
         yield Path(copy.name)
 

@@ -107,11 +107,7 @@ class StorePath:
 
     def exists(self) -> bool:
         """Whether the object exists."""
-        try:
-            self.store.head(self.key)
-        except FileNotFoundError:
-            return False
-        return True
+        return self.store.exists(self.key)
 
     def is_dir(self) -> bool:
         """Whether there are objects below this place."""

@@ -186,7 +186,7 @@ class Store:
         The existing object may be from this very call, if the answer to its first try was lost:
         compare it by `head`. After UnavailableError the key may or may not exist: call this again.
         """
-        return self._put_unless(self._exists, key, data, metadata, "create")
+        return self._put_unless(self.exists, key, data, metadata, "create")
 
     def _put_unless(
         self, is_taken: Callable[[str], bool], key: str, data: bytes,
@@ -213,7 +213,8 @@ class Store:
             f"{self.place}: other requests collided with each put of {key}. Run this again"
         )
 
-    def _exists(self, key: str) -> bool:
+    def exists(self, key: str) -> bool:
+        """Whether there is an object with a key."""
         try:
             self.head(key)
         except FileNotFoundError:

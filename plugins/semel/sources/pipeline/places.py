@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import IO, TYPE_CHECKING, ClassVar, NamedTuple
 
 from semel.clients.objects.access import StoreLocation
@@ -20,6 +19,7 @@ from semel.sources import ExecutorCheck
 from semel.sources.files import probe
 from semel.sources.pipeline.published import Output, OutputFile, parse_output, unreadable_marker
 from semel.sources.pipeline.spec import PipelineSourceSpec
+from semel.storage import temporary_file
 
 if TYPE_CHECKING:
     from semel.clients.objects import Object, Store
@@ -153,8 +153,7 @@ class FolderOutput(OutputPlace):
         status = os.stat(self.archive / MARKERS / name)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
-        stamp = f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
-        return MarkerVersion(stamp, status.st_mtime_ns)
+        return MarkerVersion(_stamp(status), status.st_mtime_ns)
 
     def read_marker(self, name: str) -> tuple[bytes, str]:
         text = (self.archive / MARKERS / name).read_bytes()
@@ -179,10 +178,10 @@ class FolderOutput(OutputPlace):
     @contextmanager
     def open(self, file: OutputFile) -> Iterator[IO[bytes]]:
         path = self.sink / file.path
-        stamp = _stamp(path)
+        stamp = _stamp(path.stat())
         with open(path, "rb") as opened:
             yield opened
-        if _stamp(path) != stamp:
+        if _stamp(path.stat()) != stamp:
             raise WrittenMeanwhileError
 
     def local_copy(self, file: OutputFile) -> AbstractContextManager[Path]:
@@ -191,8 +190,7 @@ class FolderOutput(OutputPlace):
     def missing(self, pipeline: str) -> tuple[str, str]:
         return str(self.archive / MARKERS), (
             f"this folder does not exist: {pipeline} has not finalized a batch yet, or the folder "
-            f"is not mounted. Run `semel run {pipeline}`, mount it, or correct source.path and "
-            "source.archive"
+            f"is not mounted. Run `semel run {pipeline}`, mount it, or correct {self.keys}"
         )
 
     def probe(
@@ -203,10 +201,9 @@ class FolderOutput(OutputPlace):
         return probe.folder_check(summary, self.sink, samples)
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
+def _stamp(status: os.stat_result) -> str:
     """A value that changes with each write."""
-    status = path.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,17 +261,13 @@ class StoredOutput(OutputPlace):
         opened.name = self.address(file.path)  # type: ignore[attr-defined] - for error messages
         return nullcontext(opened)
 
-    @contextmanager
-    def local_copy(self, file: OutputFile) -> Iterator[Path]:
-        with NamedTemporaryFile(prefix="semel-", suffix=file.path.suffix) as copy:
-            copy.write(self._store().get(str(file.path))[0])
-            copy.flush()
-            yield Path(copy.name)
+    def local_copy(self, file: OutputFile) -> AbstractContextManager[Path]:
+        return temporary_file(self.address(file.path), self._store().get(str(file.path))[0])
 
     def missing(self, pipeline: str) -> tuple[str, str]:
         return self.address(_copies()), (
             f"nothing is below this prefix: {pipeline} has not finalized a batch yet, or its "
-            f"output is elsewhere. Run `semel run {pipeline}`, or correct source.url"
+            f"output is elsewhere. Run `semel run {pipeline}`, or correct {self.keys}"
         )
 
     def probe(

@@ -449,8 +449,8 @@ class _Receiver:
         self.appending = None
         unsynced = self.message_count - self.result.messages
         stored = isinstance(self.spool.path, StorePath)
-        if stored and self.part is not None:
-            self.result.segments += self.part.segments
+        if self.part is not None:
+            self.result.segments += self.part.segments  # 0 for a file that is not sealed.
         advice = (
             "The next receive or plan makes the stored messages readable. Free some space, or "
             "repair the disk"
