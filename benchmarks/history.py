@@ -12,6 +12,8 @@
    `plan_one_s` one with a new file beside them.
 3. `--small` files of one record land at once: `small_files_s` is `semel run` on two cores.
 4. The reader and find, by the number of markers: they may be linear in it.
+5. `limits.keep_history` packs the history of part 1: seconds, bytes before and after, and the steps
+   of a batch behind it.
 
 Stage runs without Spark in part 1 (tests/fixtures/spark/local.py): what differs is the ledger.
 """
@@ -23,6 +25,7 @@ import statistics
 import time
 from argparse import Namespace
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +37,10 @@ from data import Shape, made
 from fixtures.spark.local import LocalEngine
 from harness import Place, WatchedLedger, quiet
 from semel.archive import layout
+from semel.archive.ownership import NOTES_COMPARED
 from semel.cli.reports import BATCHES_SHOWN
 from semel.collect import collect
+from semel.collect.pack import PACK_BATCHES_MIN
 from semel.commit import commit
 from semel.finalize import finalize
 from semel.ledger import Ledger
@@ -93,6 +98,7 @@ def _measure(place: Place, options: Namespace) -> dict[str, Any]:
         fill(grown_dsn, sides["grown"].spec.name, options.batches)
         found = _in_turn(sides, options)
         there = _there(place, grown, options)
+        packed = _packed(sides["grown"], options)
     markers = _markers(place, sides["new"].spec, options)
     middle = {
         side: {step: statistics.median(run[step] for run in runs) for step in _NAMES}
@@ -108,11 +114,16 @@ def _measure(place: Place, options: Namespace) -> dict[str, Any]:
         "small_files_s": round(small["whole"], 2),
         "reader_us_a_marker": round(1e6 * markers[most]["reader"] / most),
         "find_us_a_marker": round(1e6 * markers[most]["find"] / most),
+        "ledger_bytes_a_packed_batch": round(packed["after"]["ledger"] / options.batches),
+        "packed_batches_a_second": round(options.batches / packed["seconds"]),
     }
     return {
         "title": "B8: history",
         "headline": headline,
-        "tables": _tables(options, middle, ratios, there | small, markers),
+        "tables": [
+            *_tables(options, middle, ratios, there | small, markers),
+            _packed_table(options, packed),
+        ],
         "plots": [
             {
                 "kind": "bars",
@@ -313,6 +324,52 @@ def _markers(place: Place, spec: Spec, options: Namespace) -> dict[int, dict[str
     return found
 
 
+def _packed(side: _Side, options: Namespace) -> dict[str, Any]:
+    """The seconds to pack all of a history, and what ledger and archive have before and after."""
+    spec = side.spec.model_copy(
+        update={"limits": side.spec.limits.model_copy(update={"keep_history": timedelta(0)})}
+    )
+    before = _sizes(side)
+    packed, started = 0, time.perf_counter()
+    while batches := collect(side.ledger, spec, quiet).batches_packed:
+        packed += batches
+        harness.tell(f"  {packed:,} batches packed in {time.perf_counter() - started:.0f} s")
+    found = {"seconds": time.perf_counter() - started, "before": before, "after": _sizes(side)}
+    at_least = options.batches - PACK_BATCHES_MIN - NOTES_COMPARED
+    harness.check("packed batches are nearly all", packed > at_least, True)
+    steps = [side.run(10_000 + number, options.records) for number in range(options.repeats + 2)]
+    found["steps"] = {step: statistics.median(run[step] for run in steps[1:]) for step in _NAMES}
+    return found
+
+
+def _sizes(side: _Side) -> dict[str, int]:
+    """Bytes of the tables in the ledger without their free room, and files and bytes of markers."""
+    with side.ledger.engine.connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        connection.exec_driver_sql("VACUUM FULL ANALYZE")
+        ledger = connection.exec_driver_sql(
+            "SELECT CAST(sum(pg_total_relation_size(oid)) AS bigint) FROM pg_class"
+            " WHERE relnamespace = 'semel'::regnamespace AND relkind = 'r'"
+        ).scalar()
+    archive = layout.archive_folder(side.spec)
+    files = [*layout.markers(archive).iterdir(), *layout.packs(archive).glob("*")]
+    blocks = sum(file.stat().st_blocks for file in files)
+    return {"ledger": ledger, "files": len(files), "archive": 512 * blocks}
+
+
+def _packed_table(options: Namespace, packed: dict[str, Any]) -> dict[str, Any]:
+    before, after = packed["before"], packed["after"]
+    rows = [
+        ["ledger, MB", *(round(each["ledger"] / 1e6, 1) for each in (before, after))],
+        ["markers and packs, files", before["files"], after["files"]],
+        ["markers and packs, MB on disk", *(round(e["archive"] / 1e6, 1) for e in (before, after))],
+        ["seconds to pack them", "", round(packed["seconds"], 1)],
+        *([f"{_NAMES[step]}, ms", "", round(1000 * packed["steps"][step], 1)] for step in _NAMES),
+    ]
+    title = f"limits.keep_history, after {options.batches:,} batches"
+    return {"title": title, "columns": ["what", "before", "packed"], "rows": rows}
+
+
 def fill(dsn: str, pipeline: str, batches: int, first: int = 1_000) -> None:
     """Give a pipeline its history, with ids from `first` on.
 
@@ -351,14 +408,22 @@ def fill(dsn: str, pipeline: str, batches: int, first: int = 1_000) -> None:
 
 
 def _mark(connection: psycopg.Connection, pipeline: str) -> None:
-    """Give each batch its marker's name, which is all that a run asks of those of earlier ones."""
+    """Give each batch a marker: a copy of a real one, with its number and its own claims."""
     found = connection.execute(
         "SELECT b.batch_id, p.archive_path FROM semel.batch AS b JOIN semel.pipeline AS p"
-        " USING (pipeline_id) WHERE p.name = %s AND b.status = 'finalized'",
+        " USING (pipeline_id) WHERE p.name = %s AND b.status = 'finalized' ORDER BY b.batch_id",
         [pipeline],
     )
+    mould: dict[str, Any] = {}
     for batch_id, archive in found:
-        layout.marker(Path(archive), batch_id).touch()
+        path = layout.marker(Path(archive), batch_id)
+        if path.exists():
+            mould = mould or json.loads(path.read_bytes())
+            continue
+        numbers = range(_CLAIMS_A_FILE)
+        claims = [{**mould["claims"][0], "ordinal": number} for number in numbers]
+        content = {**mould, "batch_id": batch_id, "commit_seq": batch_id, "claims": claims}
+        path.write_text(json.dumps(content, indent=1, sort_keys=True))
 
 
 def _database(dsn: str, name: str) -> str:

@@ -151,6 +151,17 @@ CREATE TABLE semel.batch (
     -- A plan of select: arrival looked at the source, and saw nothing but what this batch or earlier
     -- ones have claimed.
     is_full           boolean NOT NULL DEFAULT false,
+    -- The pack that has the marker of the batch, by name, and when the ledger's own rows about its
+    -- claims, files and lost attempts went. Between the two, collect is at work on it.
+    packed_in         text,
+    packed_at         timestamptz,
+    -- This prevents a batch from losing its rows before its marker is in a pack, and a batch whose output
+    -- or verdicts another one needs from losing them at all.
+    -- Keeps HI1.
+    CONSTRAINT batch_packed_whole CHECK (
+        (packed_in IS NULL OR (status = 'finalized' AND replays IS NULL AND admits IS NULL
+                               AND replaced_by IS NULL))
+        AND (packed_at IS NULL OR packed_in IS NOT NULL)),
     -- This prevents two batches from taking the same place in the order of commits.
     CONSTRAINT batch_commit_seq_unique UNIQUE (pipeline_id, commit_seq),
     CONSTRAINT batch_committed_whole CHECK (
@@ -195,6 +206,10 @@ CREATE UNIQUE INDEX batch_replaced_once ON semel.batch (replaced_by) WHERE repla
 CREATE UNIQUE INDEX batch_admission ON semel.batch (admits, admission) WHERE status <> 'abandoned';
 CREATE INDEX batch_replaced ON semel.batch (pipeline_id)
     WHERE replaced_by IS NOT NULL AND files_removed_at IS NULL;
+CREATE INDEX batch_unpacked ON semel.batch (pipeline_id, finalized_at)
+    WHERE packed_in IS NULL AND status = 'finalized';
+CREATE INDEX batch_packing ON semel.batch (pipeline_id)
+    WHERE packed_in IS NOT NULL AND packed_at IS NULL;
 
 -- A claim: one offset range of one source partition, owned by one batch.
 CREATE TABLE semel.claim (
@@ -352,6 +367,7 @@ CREATE TABLE semel.segment (
     CONSTRAINT segment_span_whole CHECK (span_start < span_end)
 );
 CREATE INDEX segment_there ON semel.segment (pipeline_id) WHERE dropped_at IS NULL;
+CREATE INDEX segment_dropped ON semel.segment (pipeline_id, dropped_at) WHERE dropped_at IS NOT NULL;
 
 -- An id run: the header of the sorted ids that one attempt (or one merge) added to one shard.
 CREATE TABLE semel.id_run (
@@ -390,6 +406,7 @@ CREATE TABLE semel.id_run (
 CREATE INDEX id_run_live ON semel.id_run (pipeline_id, shard)
     WHERE seq_min IS NOT NULL AND retired_at IS NULL;
 CREATE INDEX id_run_segment ON semel.id_run (segment_id);
+CREATE INDEX id_run_retired_by ON semel.id_run (retired_by) WHERE retired_by IS NOT NULL;
 
 -- What plan refused to read, and why: shown by `semel gaps` until it is gone or accepted.
 CREATE TABLE semel.refusal (

@@ -94,6 +94,17 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
             ManifestFile(**{**r, "kind": Kind(r["kind"])})
             for r in rows(connection, "finalize", "manifest", attempt_id=won["attempt_id"])
         ]
+        root = storage.at(pipeline.archive_path)
+        result = Finalized(
+            batch=batch,
+            found=True,
+            counts=Counts.from_row(won),
+            marker=layout.marker(root, batch.root),
+            kept=layout.verdict_globs(root, {file.kind for file in files}, batch_id),
+        )
+        # Keeps F7.
+        if batch.status is BatchStatus.FINALIZED:
+            return result
         # An admission does not claim anything.
         claimed = [] if batch.admits else rows(connection, "plan", "claims", batch_id=batch_id)
         claims = [Claim.from_row(r) for r in claimed]
@@ -103,19 +114,6 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         batches = ownership.known_batches(connection, pipeline)
         stored = Spec.from_json(batch.spec)
         now = event_time.frontier(connection, stored, pipeline.pipeline_id, batch_id)
-    counts = Counts.from_row(won)
-    root = storage.at(pipeline.archive_path)
-    marker = layout.marker(root, batch.root)
-    result = Finalized(
-        batch=batch,
-        found=True,
-        counts=counts,
-        marker=marker,
-        kept=layout.verdict_globs(root, {file.kind for file in files}, batch_id),
-    )
-    # Keeps F7.
-    if batch.status is BatchStatus.FINALIZED:
-        return result
     links, is_first = LinkedFiles(), batch.replays is None and batch.admits is None
     times = event_time.times(ledger, stored, batch)
     timed = is_first and event_time.is_timed(stored)
@@ -137,7 +135,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         publish(sink, Publisher(root, links), output, files, links)
         count = sink.count_refused(output)
     failpoints.point("finalize.after_publish")
-    content = write_marker.marker_content(spec, pipeline, batch, won, counts, files, times)
+    content = write_marker.marker_content(spec, pipeline, batch, won, result.counts, files, times)
     content |= write_marker.completeness(now, timed=event_time.is_one_stream(stored))
     if count:
         content["files"].append(write_marker.marker_entry(refused, root, Kind.REFUSED, count))
@@ -149,7 +147,7 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
         write_marker.write_first_marker(root, batch, content, claims)
     else:
         write_marker.replace_marker(root, batch, won, content, replaced, claims)
-    sink.copy_marker(output, marker)
+    sink.copy_marker(output, result.marker)
     failpoints.point("finalize.after_mark")
     with ledger.transaction() as connection:
         changed = _mark_finalized(connection, pipeline, stored, batch, won, timed=timed)

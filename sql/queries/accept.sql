@@ -19,11 +19,12 @@ DELETE FROM semel.refusal WHERE pipeline_id = :pipeline_id AND name = :name;
 UPDATE semel.pipeline SET sink_schema = NULL WHERE pipeline_id = :pipeline_id;
 
 -- name: erasable
--- The finalized batches of a range that are no replays, and are not being replayed.
+-- The finalized batches of a range that are no replays, and are neither being replayed nor packed.
 SELECT b.batch_id
 FROM semel.batch AS b
 WHERE b.pipeline_id = :pipeline_id AND b.batch_id BETWEEN :first AND :last
   AND b.replays IS NULL AND b.status = 'finalized'
+  AND (b.packed_in IS NULL OR b.packed_at IS NOT NULL)
   AND NOT EXISTS (SELECT FROM semel.batch AS r
                   WHERE COALESCE(r.replays, r.batch_id) = b.batch_id AND r.replays IS NOT NULL
                     AND r.status <> 'abandoned' AND r.status IN ('planned', 'committed'));

@@ -51,3 +51,22 @@ WHERE b.pipeline_id = :pipeline_id AND b.status IN ('committed', 'finalized');
      WHERE t.batch_id = <b>.batch_id
        AND (t.status = 'staged' OR t.status = 'running' AND <b>.seen_at
             > clock_timestamp() - make_interval(secs => :silent_seconds))));
+
+-- name: may_pack
+-- For the braces of other statements: whether nobody needs more of a batch `b` than its marker and its
+-- account. It is finalized for long, no batch replays it or judges its dead letters, and nothing of it
+-- is erased; and it is none of the newest committed ones, which are compared with the target.
+-- Keeps HI2.
+(<b>.status = 'finalized' AND <b>.packed_in IS NULL
+ AND <b>.finalized_at < statement_timestamp() - make_interval(secs => :keep_seconds)
+ AND <b>.replays IS NULL AND <b>.admits IS NULL AND <b>.replaced_by IS NULL
+ AND <b>.batch_id < (SELECT min(n.batch_id) FROM (
+     SELECT n.batch_id FROM semel.batch AS n
+     WHERE n.pipeline_id = :pipeline_id AND n.status IN ('committed', 'finalized')
+     ORDER BY n.batch_id DESC LIMIT :newest) AS n)
+ AND NOT EXISTS (SELECT FROM semel.batch AS r
+                 WHERE COALESCE(r.replays, r.batch_id) = <b>.batch_id AND r.generation > 1
+                   AND r.status <> 'abandoned')
+ AND NOT EXISTS (SELECT FROM semel.batch AS a
+                 WHERE a.admits = <b>.batch_id AND a.status <> 'abandoned')
+ AND NOT EXISTS (SELECT FROM semel.erasure AS e WHERE e.batch_id = <b>.batch_id));

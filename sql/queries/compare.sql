@@ -15,7 +15,7 @@ WITH own AS (
               ELSE COALESCE(b.batch_time, clock_timestamp()) >= CAST(:start AS timestamptz)
                    AND COALESCE(b.batch_time, clock_timestamp()) < CAST(:end AS timestamptz) END
 )
-SELECT b.batch_id, b.status, b.split_bytes,
+SELECT b.batch_id, b.status, b.split_bytes, b.packed_in,
        (SELECT min(r.batch_id) FROM semel.batch AS r
         WHERE r.replays = b.batch_id AND r.status IN ('planned', 'committed')) AS replay
 FROM semel.batch AS b

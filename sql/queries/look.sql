@@ -65,7 +65,7 @@ SELECT b.batch_id, p.name AS pipeline, p.sink_address, p.archive_path, b.request
        COALESCE(b.interval_start, r.interval_start, o.interval_start) AS interval_start,
        COALESCE(b.interval_end, r.interval_end, o.interval_end) AS interval_end, b.commit_seq,
        b.batch_time, b.reason, b.planned_at, b.seen_at, b.committed_at, b.finalized_at, b.replays,
-       b.generation, b.replaced_by, b.files_removed_at, b.admits, b.admission,
+       b.generation, b.replaced_by, b.files_removed_at, b.admits, b.admission, b.packed_in, b.packed_at,
        COALESCE(b.judged_by, b.batch_id) AS judged_by,
        COALESCE(b.admits, r.admits, b.judged_by, b.batch_id) AS claims_of, b.spec -> 'code' AS code,
        b.spec -> 'source' AS source,

@@ -9,7 +9,8 @@ SELECT b.batch_id, b.request_key, COALESCE(b.interval_start, o.interval_start) A
        n.batch_id AS newest, n.generation, n.status AS newest_status, n.request_key AS newest_key,
        COALESCE(f.batch_id, n.batch_id) AS made_by, COALESCE(f.generation, 0) AS made,
        COALESCE(n.judged_by, n.batch_id) AS judged_by, {a.<count>},
-       EXISTS (SELECT FROM semel.erasure AS e WHERE e.batch_id = b.batch_id) AS erased
+       EXISTS (SELECT FROM semel.erasure AS e WHERE e.batch_id = b.batch_id) AS erased,
+       b.packed_in IS NOT NULL AS packed
 FROM semel.batch AS b
 CROSS JOIN LATERAL (SELECT * FROM semel.batch AS n
                     WHERE COALESCE(n.replays, n.batch_id) = b.batch_id AND n.status <> 'abandoned'
@@ -50,7 +51,7 @@ WHERE COALESCE(b.replays, b.batch_id) = :root AND b.replays IS NOT NULL
 
 -- name: insert
 -- A request's replays of a batch are numbered from 1, and so are its admissions of it.
--- Keeps RP2, RP9.
+-- Keeps RP2, RP9, HI2.
 INSERT INTO semel.batch (pipeline_id, request_key, ordinal, spec, spec_digest, split_bytes,
                          replays, generation, judged_by, admits, admission)
 SELECT r.pipeline_id, :request_key,
@@ -62,6 +63,7 @@ SELECT r.pipeline_id, :request_key,
        CAST(:replays AS bigint), :generation, CAST(:judged_by AS bigint), CAST(:admits AS bigint), CAST(:admission AS int)
 FROM semel.batch AS r
 WHERE r.batch_id = COALESCE(CAST(:replays AS bigint), CAST(:admits AS bigint))
+  AND r.packed_in IS NULL
 RETURNING batch_id;
 
 -- name: of_request
@@ -75,7 +77,7 @@ ORDER BY replays, ordinal DESC;
 -- name: won
 -- The newest output of a batch that is finalized: its generation, what was read for it, and what
 -- became of that.
-SELECT n.generation, a.input_digest, {a.<count>}
+SELECT n.generation, n.packed_in, a.input_digest, {a.<count>}
 FROM (SELECT * FROM semel.batch AS n
       WHERE COALESCE(n.replays, n.batch_id) = :root AND n.status = 'finalized'
       ORDER BY n.generation DESC LIMIT 1) AS n

@@ -1,5 +1,6 @@
 """Spark's own faults, on a standalone cluster of two workers: executors and Python workers die,
-tasks run twice, drivers come back. Whatever happens, the output is exact.
+tasks run twice, drivers come back. Whatever happens, the output is exact: in folders that all of
+them share, and in a store, where each worker has a file system of its own.
 
 Each case harms what stands at a fault point, lets the driver run its request until it is done, and
 asks the audit, which reads files alone.
@@ -28,13 +29,12 @@ from fixtures.spark.cluster import (  # noqa: F401
     executor_of,
     wait_for,
 )
+from fixtures.spark.scenes import Scene, cluster_apart, hidden, scene_apart  # noqa: F401
 from semel import settings
-from semel.audit import audit
 from semel.collect import collect
 from semel.errors import TerminalError
 from semel.ledger import Ledger
 from semel.ledger.migrate import migrate
-from semel.pipeline.spec import Spec
 from semel.reader import dataset
 from semel.runs.run import run_batch
 from semel.spark.check import check
@@ -98,45 +98,12 @@ def mixed(frame):
 """Records go to random places of a shuffle, then wait for the other side of a join."""
 
 
-class Scene:
-    """A pipeline of some splits and shards, with repeats; and what a test asks of its outcome."""
-
-    def __init__(self, cluster: Cluster, bench: Workbench, ledger: Ledger) -> None:
-        self.cluster, self.bench, self.ledger = cluster, bench, ledger
-        self.records = 0
-
-    def declare(self, **changes: object) -> Spec:
-        self.spec = self.bench.spec(**{"dedup": {"shards": 4}, **changes})
-        return self.spec
-
-    def add(self, records: list) -> None:
-        self.bench.write("in/a.jsonl", records, "ab")
-
-    def start(self, hold: str = "", **options: object) -> Driver:
-        return self.cluster.start(self.bench, self.ledger, "r1", hold=hold, **options)
-
-    def attempts(self) -> list[str]:
-        """The states of the attempts, by fence."""
-        with self.ledger.engine.connect() as connection:
-            query = "SELECT status::text FROM semel.attempt ORDER BY attempt_id"
-            return [row.status for row in connection.exec_driver_sql(query)]
-
-    def rows(self) -> list[dict]:
-        return dataset(self.spec.sink_path()).to_table().to_pylist()
-
-    def assert_exact(self, ids: int) -> None:
-        """The audit finds nothing, and the ids up to this one are there, each once."""
-        verdict = audit(self.spec)
-        assert verdict.ok, verdict
-        assert sorted(row["n"] for row in self.rows()) == list(range(ids))
-
-
-@pytest.fixture
-def scene(cluster: Cluster, bench: Workbench, ledger: Ledger) -> Iterator[Scene]:  # noqa: F811
-    made = Scene(cluster, bench, ledger)
-    made.declare()
-    made.add([*events(0, 200), *events(50, 60)])
-    return made
+@pytest.fixture(params=["shared", "apart"])
+def scene(request: pytest.FixtureRequest, bench: Workbench, ledger: Ledger) -> Scene:
+    """All in folders that processes share; or in a store, on workers that share no folder."""
+    if request.param == "apart":
+        return request.getfixturevalue("scene_apart")
+    return Scene(request.getfixturevalue("cluster"), bench, ledger)
 
 
 # Attacks S15.
@@ -213,8 +180,7 @@ def test_random_values_of_a_task_that_runs_again(scene: Scene, victim: str) -> N
     (scene.bench.transforms / "random_transform.py").write_text(RANDOM)
     scene.declare(transforms=["random_transform:random"])
     # Decisions would be the first files, and they are written before the transforms run.
-    (scene.bench.data / "in/a.jsonl").unlink()
-    scene.add(events(0, 200))
+    scene.replace(events(0, 200))
     driver = scene.start(hold=WRITTEN)
     worker = driver.held()
     if victim != "none":

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from fixtures.batches.account import marker_texts
 from fixtures.kinds import landed_of
 from semel.archive import layout
 from semel.pipeline.spec import Spec
@@ -86,8 +87,8 @@ def _read(spec: Spec) -> Found:
     places, names = [], {}
     roots = {"sink": spec.sink_path(), "archive": layout.archive_folder(spec)}
     landed = None if roots["sink"] else landed_of(spec)
-    for path in sorted((roots["archive"] / "markers").glob("b*.json")):
-        marker = json.loads(path.read_bytes())
+    for text in marker_texts(roots["archive"]).values():
+        marker = json.loads(text)
         places.append(marker["commit_seq"])
         found.generations[marker["batch_id"]] = marker.get("generation", 1)
         claims = _claims(roots["archive"], marker)
@@ -204,7 +205,7 @@ def _assert_nothing_else(spec: Spec, found: Found) -> None:
         for root in filter(None, (spec.sink_path(), own))
         for path in files_below(root)
         if not path.is_relative_to(own / "staging")
-        and path.parent != own / "markers"
+        and path.parent not in (own / "markers", own / "packs")
         and not (path.is_relative_to(own) and path.name.startswith("."))
     }
     markers = {

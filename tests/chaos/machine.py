@@ -25,7 +25,8 @@ from machine_files import COLUMNS, OWN, Files, Header
 from machine_output import Output
 from semel import commit as commit_module
 from semel import errors, failpoints
-from semel.collect import collect
+from semel.archive import ownership
+from semel.collect import collect, pack
 from semel.collect.merge import merge_candidates
 from semel.commit import commit
 from semel.declare.parts import Limits
@@ -58,7 +59,8 @@ WHERE p.name = :name ORDER BY b.batch_id
 """
 _ROOTS = """
 SELECT b.batch_id FROM semel.batch AS b JOIN semel.pipeline AS p USING (pipeline_id)
-WHERE p.name = :name AND b.replays IS NULL AND b.status = 'finalized' ORDER BY b.batch_id
+WHERE p.name = :name AND b.replays IS NULL AND b.status = 'finalized' AND b.packed_in IS NULL
+ORDER BY b.batch_id
 """
 _REFUSALS = """
 SELECT r.name, r.reason FROM semel.refusal AS r JOIN semel.pipeline AS p USING (pipeline_id)
@@ -67,7 +69,12 @@ WHERE p.name = :name ORDER BY r.name
 
 
 def tune(patch: pytest.MonkeyPatch, clock: Clock) -> None:
-    """Small limits: a few records make merges, splits, leases and claims beside the marker."""
+    """Small limits: a few records make merges, splits, leases, packs and claims beside the marker.
+    """
+    patch.setattr(pack, "PACK_BATCHES_MIN", 1)
+    patch.setattr(pack, "PACK_BATCHES_MAX", 2)
+    patch.setattr(pack, "NOTES_COMPARED", 3)
+    patch.setattr(ownership, "NOTES_COMPARED", 3)
     patch.setitem(merge_candidates.__kwdefaults__, "live_max", 1)
     patch.setattr(FilesSource, "split_size", 500)
     patch.setattr("semel.archive.write_marker.CLAIMS_IN_MARKER_MAX", 1)
@@ -153,6 +160,7 @@ class World:
                 self.arena.note("segments dropped", done.segments_dropped)
                 self.arena.note("finalized by collect", done.batches_finalized)
                 self.arena.note("replaced outputs removed", done.replaced_removed)
+                self.arena.note("batches packed", done.batches_packed)
         elif verb == "plan":
             request, interval = self.request(name, pick, hours)
             self._planned(name, plan(self.ledger, spec, request, interval))
@@ -334,6 +342,7 @@ class World:
 def _declare(bench: Workbench, headers: Sequence[Header]) -> list[Spec]:
     columns = {"columns": COLUMNS} if any(header != OWN for header in headers) else {}
     common = {"quarantine_ratio_max": 1.0, "late_ratio_max": 1.0, "orphan_after": "30m"}
+    common |= {"keep_history": "1h"}
     live = bench.spec(
         "live",
         source=columns,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from checker import assert_sum, rows_of
+from fixtures.batches.account import packed_texts
 from machine_files import File, parsed
 from semel.archive import layout
 from semel.pipeline.spec import Spec
@@ -57,8 +58,14 @@ class Output:
         self._settled = 0
 
     def look(self) -> None:
-        """What was visible is as it was, or replaced; and what became visible is right."""
-        for path in [p for p in self.markers if _status(p) != self.visible[p][0]]:
+        """What was visible is as it was, replaced, or packed; and what became visible is right."""
+        for path, text in packed_texts(self.roots["archive"]).items():
+            if path not in self.markers:
+                self._take(path, text.decode())
+            if _status(path) == _GONE and self.visible.pop(path, None):
+                assert self.markers[path][0] == text.decode(), f"{path} was packed as another one"
+                self.counts["packed"] += 1
+        for path in [p for p in self.markers if _status(p) != self.visible.get(p, (_GONE,))[0]]:
             self._replace(path)
         for path, (known, _) in self.visible.items():
             assert _status(path) == known, f"{path} was visible, and is changed or gone"
@@ -68,7 +75,7 @@ class Output:
         names = os.listdir(folder) if folder.is_dir() else []
         for name in sorted(names):
             if not name.startswith(".") and folder / name not in self.visible:
-                self._take(folder / name)
+                self._take(folder / name, (folder / name).read_text())
         while self._settled + 1 in self._batches:
             self._settle(self._settled + 1)
 
@@ -85,6 +92,7 @@ class Output:
         own = self.roots["archive"]
         for path in (path for root in self.roots.values() for path in root.rglob("*")):
             hidden = path.is_relative_to(own / "staging") or path.name.startswith(".")
+            hidden |= path.parent == own / "packs"
             known = path in self.visible or path in self.replaced
             assert path.is_dir() or hidden or known, f"{path} is in no marker"
 
@@ -125,8 +133,7 @@ class Output:
             self.counts["replays"] += 1
         return found
 
-    def _take(self, path: Path) -> None:
-        text = path.read_text()
+    def _take(self, path: Path, text: str) -> None:
         marker = json.loads(text)
         self.visible[path] = _status(path), None
         listed, counts = Listed(), Counter()

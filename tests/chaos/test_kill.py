@@ -55,9 +55,9 @@ SCRIPT_OF = {
 }  # fmt: skip
 """Who passes the points of a verb that is no part of a run."""
 
-ELSEWHERE = ("away", "erase", "receive")
+ELSEWHERE = ("away", "erase", "pack", "packs", "receive")
 """Verbs whose points have tests of their own: test_after_finalize.py, test_erased.py,
-test_receive_kills.py."""
+test_packs.py, test_receive_kills.py."""
 
 ACCEPTED = "sink.before_accepted"
 OF_TABLES = ("sink.before_commit", ACCEPTED)

@@ -38,7 +38,7 @@ POINTS = {
     verb: [p for p in failpoints.points() if p.startswith(prefixes)]
     for verb, prefixes in {
         "run": ("plan.", "stage.", "commit.", "finalize.", "storage.", "cache."),
-        "collect": ("collect.", "storage.before_rm", "storage.after_rm", "cache.", "finalize."),
+        "collect": ("collect.", "pack.", "storage.before_rm", "storage.after_rm", "cache.", "finalize."),
         "abandon": ("abandon.",),
         "plan": ("plan.",),
         "stage": ("stage.", "storage."),
@@ -52,7 +52,7 @@ IN_TRANSACTION = {
     "stage.before_seal", "commit.before_win", "finalize.before_finalized",
     "collect.before_floor", "collect.before_retire", "collect.before_merged",
     "collect.before_delete", "collect.before_dropped", "abandon.before_release",
-    "cache.before_rename", "cache.after_rename", "replay.before_write",
+    "cache.before_rename", "cache.after_rename", "replay.before_write", "pack.before_end",
 }  # fmt: skip
 """Points at which locks are held: who stands still there keeps all others from going on."""
 

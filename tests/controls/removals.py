@@ -329,7 +329,7 @@ OF_SECONDS: dict[str, Removal] = {
         code("finalize:finalize", "CorruptionError, ReplacedError)", new="CorruptionError)"),
     "an archive's store is tried": gives("storage:check_guarantees"),
     "markers before the newest known ones are asked for by name":
-        code("archive.traces:marker_numbers", "for number in earlier", new="for number in ()"),
+        code("archive.ownership:check_target", "if not exists", new="if True"),
     "a batch's number is claimed": gives("sinks.objects.notes:claim_number"),
     "a note of another batch stops the batch": code(
         "sinks.objects.notes:claim_number",
@@ -491,6 +491,43 @@ OF_SECONDS: dict[str, Removal] = {
     ),
     "a source's file goes as it was read":
         code("sources.files.moving:move_finalized", "fingerprint(partition.name) != partition.fingerprint"),
+    "a marker goes only if the pack has it":
+        code("collect.pack:_remove", "marker.read_bytes() == packed", new="True"),
+    "a pack that is noted no more ends nothing":
+        code("collect.pack:_finish", "< len(batches)", new="< 0"),
+    "a changed marker is not packed":
+        code("collect.pack:_write", "packs.name_of(markers or {0: b\"\"}) != pack", new="False"),
+    "a pack is read by the hash in its name": all_of(
+        code("storage.packs:read", "name_of(markers) != path.name", new="False"),
+        code("storage.packs:_batches", "batches_named(path.name) != (min(batches), max(batches))"),
+    ),
+    "a planned replay loses to a pack": sql("replay.insert", "AND r.packed_in IS NULL"),
+    "a packed batch is not computed again": all_of(
+        code("runs.replay:_check_replaceable", 'root_row["packed"]'),
+        code("stage.replayed:_winner", 'won["packed_in"]'),
+        code("compare.choice:choose_batches", 'if r["packed_in"]', new="if False", user="compare"),
+    ),
+    "a batch with an admission is not packed": all_of(
+        *(sql(f"collect.{name}", "WHERE a.admits = b.batch_id", "WHERE false")
+          for name in ("packable", "begin_pack"))
+    ),
+    "the newest batches are not packed": all_of(
+        *(sql(f"collect.{name}", "ORDER BY n.batch_id DESC LIMIT :newest",
+              "ORDER BY n.batch_id DESC LIMIT 0 * :newest + 1")
+          for name in ("packable", "begin_pack"))
+    ),
+    "a header goes with all that name it":
+        sql("collect.remove_runs", "AND s.segment_id < ALL", "AND s.dropped_at IS NOT NULL OR s.segment_id < ALL"),
+    "a late finalizer writes no marker beside a packed one":
+        code("archive.write_marker:write_first_marker", "packs.read_packed_marker(marker)", new="None"),
+    "markers are removed under the pipeline's lock":
+        code("collect.pack:_finish", "pipelines.lock(connection, pipeline)", new="None"),
+    "only batches that committed count as newest": all_of(
+        *(sql(f"collect.{name}", "AND n.status IN ('committed', 'finalized')")
+          for name in ("packable", "begin_pack"))
+    ),
+    "one claim covers what others did":
+        sql("collect.extend_claims", "SET span = int8range(s.start, s.\"end\"),", "SET"),
     "what was replaced is read and judged anew": gives("runs.replay:replaced_parts", []),
     "a later replay takes the newest verdicts":
         sql("replay.roots", "COALESCE(n.judged_by, n.batch_id) AS", "b.batch_id AS"),

@@ -77,7 +77,7 @@ PAGES = (PROTOCOL, FILES, CHAIN, POSTGRES, KAFKA, QUEUES, OBJECTS, DELTA, BIGQUE
 letters.
 """
 
-RULE = re.compile(r"\b(?:PG|RP|ER|KS|KP|CH|OB|DL|BQ|AG|AR|[PSCFGALRDHQW])[1-9][0-9]?\b")
+RULE = re.compile(r"\b(?:PG|RP|ER|KS|KP|CH|OB|DL|BQ|AG|AR|HI|[PSCFGALRDHQW])[1-9][0-9]?\b")
 
 
 def rules() -> list[str]:

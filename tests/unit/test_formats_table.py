@@ -114,8 +114,7 @@ def test_an_entry_without_code_is_never_another_one(
     made.spec = with_format(made.spec, "sink", "orc")
     (marker,) = markers(made.path)
     object.__setattr__(marker, "spec", made.spec)
-    monkeypatch.setattr("semel.archive.marker.read_marker", lambda *_: marker)
-    monkeypatch.setattr("semel.audit.files.read_marker", lambda *_: marker)
+    monkeypatch.setattr("semel.archive.marker.parse_marker", lambda *_: marker)
     for attempt in (
         lambda: write_table(tmp_path / "x", ROWS, Kind.DATA, "", "orc"),
         lambda: columns_in_files(marker),

@@ -1,17 +1,18 @@
 """The archive: the files that semel keeps about a pipeline's batches, in a folder or in a store.
 
-It holds markers, decisions, dead letters, claims and ids, notes of adopt, and the staging folders
-of attempts. docs/protocol.md gives each file's schema. A sink's folder has its archive next to it,
-and holds only data files. The archive is inside (`_semel/`) if hard links between the two places
-are impossible.
+It holds markers, decisions, dead letters, claims and ids, packs of old markers, notes of adopt, and
+the staging folders of attempts. docs/protocol.md gives each file's schema. A sink's folder has its
+archive next to it, and holds only data files. The archive is inside (`_semel/`) if hard links
+between the two places are impossible.
 """
 
 from collections.abc import Iterable
 
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
-from semel.sinks.spec import MARKERS, archive_of
+from semel.sinks.spec import archive_of
 from semel.storage import ArchivePath
+from semel.storage.packs import MARKERS, PACKS, marker_name
 
 
 def archive_folder(spec: Spec) -> ArchivePath:
@@ -46,12 +47,17 @@ def code(archive: ArchivePath) -> ArchivePath:
 
 def marker(archive: ArchivePath, batch_id: int) -> ArchivePath:
     """The success marker of a batch. Readers read the files that it lists."""
-    return markers(archive) / f"b{batch_id:08d}.json"
+    return markers(archive) / marker_name(batch_id)
 
 
 def replaced_marker(archive: ArchivePath, batch_id: int, generation: int) -> ArchivePath:
     """The copy of a marker that a replay replaced."""
     return archive / "replaced" / f"b{batch_id:08d}-g{generation:04d}.json"
+
+
+def packs(archive: ArchivePath) -> ArchivePath:
+    """The folder of the packs, each of which holds the markers of many old batches."""
+    return archive / PACKS
 
 
 def batch_file(archive: ArchivePath, kind: str, batch_id: int, part: int) -> ArchivePath:

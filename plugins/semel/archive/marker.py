@@ -4,7 +4,7 @@ A marker is one JSON file that lists the batch's files; docs/protocol.md gives i
 write_marker.py writes it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -22,7 +22,7 @@ from semel.model.plain import parse_json
 from semel.model.times import TimeSet
 from semel.pipeline.spec import Spec
 from semel.sinks.spec import archive_of
-from semel.storage import ArchivePath, checksum, each, stat
+from semel.storage import ArchivePath, checksum, each, packs, stat
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,6 +132,10 @@ class Marker:
         """The archive folder that contains the marker."""
         return self.path.parents[1]
 
+    def read_bytes(self) -> bytes:
+        """The marker's bytes, from its file or from a pack. Raises FileNotFoundError."""
+        return packs.read_marker_bytes(self.path)
+
     def path_of(self, file: MarkedFile) -> ArchivePath:
         """The path of a listed file. A data file has one only in a sink of files."""
         return (self.sink if file.kind is Kind.DATA else self.archive) / file.path
@@ -200,7 +204,13 @@ def markers(sink_path: str | Path, archive_path: Path | None = None) -> list[Mar
 
 def markers_in(sink: Path | None, archive: ArchivePath) -> list[Marker]:
     """Like `markers_of`, for a sink folder (None if the sink is not a folder) and an archive."""
-    markers = each(archive, lambda path: read_marker(path, sink), marker_paths(archive))
+    listed = _listed_paths(archive)
+
+    def read(path: ArchivePath) -> Marker:
+        text = None if path in listed else packs.read_packed_marker(path)
+        return parse_marker(text, path, sink)
+
+    markers = each(archive, read, marker_paths(archive, listed))
     return sorted(markers, key=lambda marker: marker.commit_seq)
 
 
@@ -227,10 +237,22 @@ def judging_output(outputs: Sequence[Marker]) -> Marker:
     return judge
 
 
-def marker_paths(archive_path: ArchivePath) -> list[ArchivePath]:
-    """The files that should be markers, without hidden ones, which are leftovers of a crash."""
+def marker_paths(
+    archive: ArchivePath, listed: Collection[ArchivePath] | None = None
+) -> list[ArchivePath]:
+    """The files that should be markers, also those in packs. `listed`: those in the folder.
+
+    Raises CorruptionError if a pack is damaged.
+    """
+    # The packs come last: collect writes one before it removes the markers.
+    found = {*(_listed_paths(archive) if listed is None else listed)}
+    return sorted(found | {layout.marker(archive, number) for number in packs.packed(archive)})
+
+
+def _listed_paths(archive: ArchivePath) -> set[ArchivePath]:
+    """The files in the folder of markers, without hidden ones, which are leftovers of a crash."""
     # Keeps R2.
-    return sorted(p for p in layout.markers(archive_path).glob("*") if not p.name.startswith("."))
+    return {p for p in layout.markers(archive).glob("*") if not p.name.startswith(".")}
 
 
 def read_marker(path: ArchivePath, sink: Path | None) -> Marker:
@@ -241,7 +263,7 @@ def read_marker(path: ArchivePath, sink: Path | None) -> Marker:
 def parse_marker(text: bytes | None, path: ArchivePath, sink: Path | None) -> Marker:
     """Like `read_marker`. `text`: the file's content, if the caller has read it already."""
     try:
-        plain = parse_json(path.read_bytes() if text is None else text)
+        plain = parse_json(packs.read_marker_bytes(path) if text is None else text)
         # Keeps R3.
         if plain["format"] != MARKER_FORMAT:
             raise ValueError(f"its format is {plain['format']!r}, not {MARKER_FORMAT}")

@@ -17,7 +17,7 @@ from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
 from semel.sinks import Notes, NotesQuery, RemoteSink, Sink, note_comparison
 from semel.sinks.note_comparison import Differences, KnownBatch, MarkerVerdict
-from semel.storage import ArchivePath
+from semel.storage import ArchivePath, each, packs
 
 NOTES_COMPARED = 200
 """How many of the newest batches semel compares with a target before each batch: a restored older
@@ -149,12 +149,14 @@ def check_target(
     newest_listed = max(listed, key=attrgetter("finalized_at")).batch_id if listed else None
     newest = staged and NotesQuery(pipeline.name, count, staged, newest_listed)
     first = _first([batch.batch_id for batch in expected], count)
-    earlier = {batch.root for batch in expected if batch.finalized_at and batch.root < first}
-    marked, notes = traces.marker_numbers(archive, first, earlier), sink.notes(newest)
+    marked, notes = traces.marker_numbers(archive, first), sink.notes(newest)
     if notes is not None and newest is None:
         notes.check()
     differences = _differences(pipeline, expected, notes, count)
-    lacking = {batch.root for batch in expected if batch.finalized_at} - marked
+    # A replay's root may be older than `first`, and collect may pack a marker meanwhile.
+    unlisted = list({batch.root for batch in expected if batch.finalized_at} - marked)
+    exist = each(archive, lambda n: packs.has_marker(layout.marker(archive, n)), unlisted)
+    lacking = {number for number, exists in zip(unlisted, exist, strict=True) if not exists}
     unknown = _unknown(expected, marked, count)
     if unknown or differences.strays or differences.conflicting:  # New batches may have landed.
         with ledger.transaction() as connection:

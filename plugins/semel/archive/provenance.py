@@ -23,7 +23,7 @@ from semel.model.plain import parse_json
 from semel.model.windows import zones_version
 from semel.pipeline.spec import Spec
 from semel.pipeline.transforms import file_of
-from semel.storage import ArchivePath, make_folder, new, write_new
+from semel.storage import ArchivePath, make_folder, new, packs, write_new
 
 _RECORD = "code.json"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -186,17 +186,17 @@ def _keep(folder: ArchivePath, code: Code) -> None:
 
 def code_of_attempt(attempt: ArchivePath) -> CodeDigests | None:
     """The code of an attempt. Returns None without a valid record; finalize needs none."""
-    return _read(attempt / _RECORD, lambda plain: plain)
+    return _parse((attempt / _RECORD).read_bytes, lambda plain: plain)
 
 
 def code_of_marker(marker: ArchivePath) -> CodeDigests | None:
     """The code of a finalized batch. Returns None if a valid marker does not record it."""
-    return _read(marker, lambda plain: plain["code"])
+    return _parse(lambda: packs.read_marker_bytes(marker), lambda plain: plain["code"])
 
 
-def _read(path: ArchivePath, part: Callable[[Any], object]) -> CodeDigests | None:
+def _parse(read: Callable[[], bytes], part: Callable[[Any], object]) -> CodeDigests | None:
     try:
-        return CodeDigests.from_json(part(parse_json(path.read_bytes())))
+        return CodeDigests.from_json(part(parse_json(read())))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 

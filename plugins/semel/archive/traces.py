@@ -5,6 +5,7 @@ A trace is
 - a decisions, dead letters or ids file with a name `b<batch>-<part>.parquet`;
 - a marker in `replaced/`, `b<batch>-g<generation>.json`, even a hidden one;
 - an attempt's folder in `staging/`;
+- a pack of old markers in `packs/`;
 - an output file in any folder, if `sink.file_name` gives its name for a batch and part.
 
 Empty folders and a user's own files are not traces.
@@ -12,7 +13,7 @@ Empty folders and a user's own files are not traces.
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from semel.archive import layout
 from semel.model.manifest import Kind
 from semel.pipeline.spec import Spec
 from semel.sinks.names import NUMBER, OutputNames
-from semel.storage import ArchivePath, each, names, nested_names
+from semel.storage import ArchivePath, names, nested_names, packs
 
 _MARKER = re.compile(rf"b({NUMBER})\.json")
 _LEFT_MARKER = re.compile(rf"\.b({NUMBER})\.json\..*")
@@ -34,19 +35,21 @@ _SORTED_MAX = 10_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Traces:
-    """All traces, each path with its batch number. Output paths are relative to the sink, staging
-    folders to `staging/`, all others to the archive."""
+    """All traces, each path with its batch number, that of a pack with its last one. Output paths
+    are relative to the sink, staging folders to `staging/`, all others to the archive."""
 
     markers: dict[str, int] = field(default_factory=dict)
     batch_files: dict[str, int] = field(default_factory=dict)
     replaced: dict[str, int] = field(default_factory=dict)
+    packs: dict[str, int] = field(default_factory=dict)
     output: dict[str, int] = field(default_factory=dict)
     staging: dict[str, int] = field(default_factory=dict)
 
     @property
     def batch_max(self) -> int:
         """The highest batch number in any name. Returns 0 without traces."""
-        every = (self.markers, self.batch_files, self.replaced, self.output, self.staging)
+        archived = (self.markers, self.batch_files, self.replaced, self.packs, self.staging)
+        every = (*archived, self.output)
         return max((number for part in every for number in part.values()), default=0)
 
 
@@ -58,19 +61,15 @@ def find_traces(sink: Path | None, archive: ArchivePath, specs: Iterable[Spec]) 
     return traces
 
 
-def marker_numbers(
-    archive: ArchivePath, first: int = 0, earlier: Collection[int] = ()
-) -> set[int]:
-    """The numbers of the batches with markers in an archive, by file name: all from `first` on, and
-    which of the `earlier` ones have one.
+def marker_numbers(archive: ArchivePath, first: int = 0) -> set[int]:
+    """The numbers of the batches with markers in an archive, by file name, from `first` on. Without
+    `first`, also those with a marker in a pack. Raises CorruptionError if a pack is damaged.
     """
     # Longer numbers, which have another digit in front than 0, sort after this name.
     after = layout.marker(archive, first - 1).name if 0 < first <= _SORTED_MAX else ""
     matches = (_MARKER.fullmatch(name) for name in names(layout.markers(archive), after))
     found = {int(match[1]) for match in matches if match}
-    others = [number for number in earlier if number not in found]
-    exist = each(archive, lambda number: layout.marker(archive, number).exists(), others)
-    return found | {number for number, exists in zip(others, exist, strict=True) if exists}
+    return found if first > 0 else found | packs.packed(archive).keys()
 
 
 def describe_trace(sink: Path | None, archive: ArchivePath, spec: Spec) -> str | None:
@@ -97,6 +96,9 @@ def _walk(
     for path, name in _files(archive, layout.replaced_marker(archive, 0, 0).parent):
         if match := _REPLACED.fullmatch(name):
             yield "replaced", path, int(match[1] or match[2])
+    for path, name in _files(archive, layout.packs(archive)):
+        if between := packs.batches_named(name):
+            yield "packs", path, between[1]
     for name in sorted(nested_names(layout.staging(archive))):
         if match := _STAGED.fullmatch(name.partition("/")[0]):
             yield "staging", name, int(match[1])

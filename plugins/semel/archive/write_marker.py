@@ -31,7 +31,7 @@ from semel.model.manifest import MARKER_FORMAT, Kind, ManifestFile
 from semel.model.plain import parse_json
 from semel.model.times import TimeSet
 from semel.pipeline.spec import Spec
-from semel.storage import ArchivePath, make_folder, sync_folder, write_new
+from semel.storage import ArchivePath, make_folder, packs, sync_folder, write_new
 
 CLAIMS_IN_MARKER_MAX = 16
 """The most claims that a marker lists itself, 5 KB. More go to a Parquet file next to it, which
@@ -211,14 +211,18 @@ def write_first_marker(
     _add_claims(archive, batch, content, claims)
     marker = layout.marker(archive, batch.batch_id)
     make_folder(marker.parent)
-    try:
-        write_new(marker, _text(content))
-    except FileExistsError:
-        existing = parse_json(marker.read_bytes())
-        if existing.get("generation", 1) > 1:
+    # Collect may have packed it, if a twin has finalized the batch long ago.
+    if (text := packs.read_packed_marker(marker)) is None:
+        try:
+            write_new(marker, _text(content))
             return
-        _check_same(marker, existing, content)
-        sync_folder(marker.parent)
+        except FileExistsError:
+            text = packs.read_marker_bytes(marker)
+    existing = parse_json(text)
+    if existing.get("generation", 1) > 1:
+        return
+    _check_same(marker, existing, content)
+    sync_folder(marker.parent)
 
 
 def _add_claims(
@@ -279,7 +283,7 @@ def _current_marker(path: ArchivePath, batch: Batch) -> tuple[bytes, object, Mar
         f"{batch.generation - 1} from a backup (copies of earlier ones are in {copies})"
     )
     try:
-        text, version = storage.read_version(path)
+        text, version = packs.read_marker_version(path)
     except FileNotFoundError:
         raise CorruptionError(
             f"{path}: batch {batch.batch_id} replaces this marker, which is missing. {advice}",

@@ -16,7 +16,7 @@ from semel.errors import CorruptionError
 from semel.formats.table import sink_format
 from semel.model.batch import Claim
 from semel.model.manifest import Kind, MarkedFile
-from semel.storage import ArchivePath, checksum, files_below as stored_below, readable, stat
+from semel.storage import ArchivePath, checksum, files_below as stored_below, packs, readable, stat
 
 _SCHEMAS = {
     Kind.DECISIONS: ("source_partition_id", "offset", "reason", "record_id"),
@@ -27,16 +27,17 @@ _SCHEMAS = {
 
 
 def files_below(sink: Path | None, archive: ArchivePath) -> set[ArchivePath]:
-    """All files below a sink and its archive, except staging, markers, texts of code, adopt's
-    notes, and the archive's hidden files, which are remains of a crash."""
+    """All files below a sink and its archive, except staging, markers, packs of markers, texts of
+    code, adopt's notes, and the archive's hidden files, which are remains of a crash."""
     skipped = {layout.staging(archive), layout.markers(archive), layout.adoptions(archive)}
     skipped.add(layout.code(archive))
-    return {
+    found = {
         path
         for root in {sink or archive, archive}
         for path in stored_below(root, skipped)
         if not (path.name.startswith(".") and path.is_relative_to(archive))
     }
+    return found.difference(packs.paths(archive))
 
 
 def read_markers(
@@ -44,7 +45,7 @@ def read_markers(
 ) -> list[Marker]:
     """The whole markers, in the order of commits. Blames the others."""
     markers: list[Marker] = []
-    for path in marker_paths(archive):
+    for path in _readable_marker_paths(archive, findings):
         findings.examine("markers")
         try:
             marker = read_marker(path, sink)
@@ -59,6 +60,21 @@ def read_markers(
     markers.sort(key=lambda marker: marker.commit_seq)
     _check_order(markers, _lost_commits(archive, findings), findings)
     return markers
+
+
+def _readable_marker_paths(archive: ArchivePath, findings: Findings) -> list[ArchivePath]:
+    """The paths of the markers. Blames each damaged pack; then those of all packs are missing."""
+    damaged = 0
+    for path in packs.paths(archive):
+        findings.examine("markers")
+        try:
+            packs.read(path)
+        except CorruptionError as error:
+            damaged += 1
+            findings.blame("markers", Offender(what=str(error), file=str(path)))
+    if damaged:
+        return sorted(layout.markers(archive).glob("b*.json"))
+    return marker_paths(archive)
 
 
 def _lost_commits(archive: ArchivePath, findings: Findings) -> set[int]:

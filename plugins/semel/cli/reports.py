@@ -2,6 +2,7 @@
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -452,6 +453,8 @@ def show(
         attempts = ledger.rows("look", "attempts", batch_id=batch)
         files = ledger.rows("look", "files", batch_id=batch)
     fields = dict(rows[0])
+    if fields["packed_in"]:
+        claims, files, fields["unreadable"] = _packed_rows(fields)
     code = _code(fields.pop("code"), fields, attempts)
     source = fields.pop("source")
     unit = declaration(source["type"]).unit_of(source)
@@ -484,6 +487,26 @@ def show(
         "code": code,
     }
     console.emit(payload, as_json=as_json, render=render)
+
+
+def _packed_rows(
+    batch: dict[str, Any],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str | None]:
+    """The claims and files of a batch by its packed marker, as the ledger's rows have them; or why
+    semel cannot read it here.
+    """
+    from semel.archive import layout
+    from semel.archive.marker import read_marker
+
+    path = layout.marker(storage.at(batch["archive_path"]), batch["batch_id"])
+    try:
+        marker = read_marker(path, None)
+        claims = [vars(claim) for claim in marker.claims]
+    except (OSError, SemelError) as error:
+        return [], [], str(error)
+    if marker.spec.sink.in_folder:
+        marker = replace(marker, sink=Path(batch["sink_address"]))
+    return claims, [{**vars(f), "path": marker.target_of(f)} for f in marker.files], None
 
 
 def _named(words: list[str]) -> tuple[str | None, int]:

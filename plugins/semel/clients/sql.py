@@ -21,7 +21,8 @@ def query(verb: str, name: str) -> sa.TextClause:
     """The statement `-- name: <name>` of sql/queries/<verb>.sql.
 
     `{a.<count>}` expands to all counts of an account: `a.records_read, a.survivors, ...`.
-    `{failed b}` expands to the condition `failed` of batch.sql for the row `b` of a batch.
+    `{failed b}` expands to the condition `failed` of batch.sql for the row `b` of a batch, and
+    `{may_pack b}` likewise.
     """
     return _queries(verb)[name]
 
@@ -30,7 +31,7 @@ def query(verb: str, name: str) -> sa.TextClause:
 def _queries(verb: str) -> dict[str, sa.TextClause]:
     text = (settings.sql_dir() / "queries" / f"{verb}.sql").read_text(encoding="utf-8")
     text = re.sub(r"\{([^{}]*<count>[^{}]*)\}", _counts, text)
-    text = re.sub(r"\{failed (\w+)\}", _failed, text)
+    text = re.sub(r"\{(failed|may_pack) (\w+)\}", _condition, text)
     statements = {}
     for part in text.split("-- name: ")[1:]:
         name, _, body = part.partition("\n")
@@ -48,8 +49,9 @@ def column(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _failed(match: re.Match[str]) -> str:
-    return query("batch", "failed").text.replace("<b>", match[1])
+def _condition(match: re.Match[str]) -> str:
+    conditions = {"failed": query("batch", "failed"), "may_pack": query("batch", "may_pack")}
+    return conditions[match[1]].text.replace("<b>", match[2])
 
 
 def _counts(match: re.Match[str]) -> str:

@@ -8,7 +8,8 @@ How it works, each step in a separate transaction:
 5. finalize committed batches whose runs no longer exist;
 6. remove the files of outputs that replays replaced some time ago;
 7. move finalized source files, if `source.after_finalize` is declared, and remove segments of a
-   spool after `source.keep_spool`.
+   spool after `source.keep_spool`;
+8. pack the markers of old batches, if `limits.keep_history` is declared.
 """
 
 import os
@@ -30,7 +31,7 @@ from semel.catalog.runs import (
     retire_expired,
     snapshot,
 )
-from semel.collect import merge
+from semel.collect import merge, pack
 from semel.collect.merge import merge_candidates
 from semel.errors import CorruptionError, RetryableError, SemelError, SourceError, TerminalError
 from semel.finalize import finalize
@@ -70,6 +71,8 @@ class Collected:
     files_moved: int = 0
     spooled_removed: int = 0
     """Segments removed from a spool after source.keep_spool."""
+    batches_packed: int = 0
+    """Old batches whose markers went into packs, after limits.keep_history."""
 
 
 def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
@@ -96,10 +99,11 @@ def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
     finished, damaged = _finish(ledger, spec, pipeline_id, log)
     replaced, stuck_outputs, replaced_bytes = _remove_replaced(ledger, spec, pipeline)
     archived, stuck_parts = _archive_parts(ledger, spec, pipeline_id)
+    packed, damaged_packs = pack.pack_history(ledger, spec, pipeline)
     return Collected(
         pipeline=spec.name,
         batches_finalized=finished,
-        damaged=(*damaged, *stuck_outputs, *stuck_parts),
+        damaged=(*damaged, *stuck_outputs, *stuck_parts, *damaged_packs),
         runs_retired=retired,
         runs_merged=merged,
         payloads_deleted=deleted,
@@ -109,6 +113,7 @@ def collect(ledger: Ledger, spec: Spec, log: Log = print) -> Collected | None:
         replaced_removed=replaced,
         files_moved=0 if spec.source.receives else archived,
         spooled_removed=archived if spec.source.receives else 0,
+        batches_packed=packed,
     )
 
 

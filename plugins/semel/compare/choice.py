@@ -15,6 +15,7 @@ from semel.model.manifest import Kind
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
 from semel.sources import finalized_reason
+from semel.stage.replayed import packed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,9 @@ def choose_batches(ledger: Ledger, spec: Spec, wanted: BatchRange) -> ChosenBatc
             batches = rows(connection, "compare", "batches", **values)
         numbers = [r["batch_id"] for r in batches]
         claim_rows = rows(connection, "compare", "claims", batches=numbers) if numbers else []
+        # Read after the claims, because collect may pack some meanwhile.
+        again = rows(connection, "compare", "batches", **values) if numbers else []
+        packed_now = {r["batch_id"] for r in again if r["packed_in"]}
     if pipeline is None or not batches:
         what = {"interval": "interval", "time": "commit time", "number": "id"}[values["by"]]
         raise TerminalError(
@@ -75,6 +79,8 @@ def choose_batches(ledger: Ledger, spec: Spec, wanted: BatchRange) -> ChosenBatc
             next=listing,
         )
     for batch in batches:
+        if batch["batch_id"] in packed_now:
+            raise packed(batch["batch_id"])
         if batch["status"] != BatchStatus.FINALIZED:
             raise StateError(
                 f"batch {batch['batch_id']} of {spec.name} is in the range, but its status is "

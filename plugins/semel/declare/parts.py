@@ -264,6 +264,9 @@ class Limits(Model):
     """A later plan may take over a planned batch that has sent no heartbeat for this long."""
     keep_replaced: Duration = timedelta(seconds=KEEP_REPLACED_SECONDS)
     """Files of an output that a replay replaced stay this long for their readers."""
+    keep_history: Duration | None = None
+    """Collect packs the markers of batches that are finalized for longer, and shortens their rows
+    in the ledger: then they cannot be replayed or compared. Without it, never."""
 
 
 def path_problem(path: str) -> str | None:

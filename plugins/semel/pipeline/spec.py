@@ -42,6 +42,7 @@ from semel.pipeline import transforms as spec_transforms
 from semel.sinks import spec as sinks
 from semel.sources import spec as sources
 from semel.storage import ArchivePath, StorePath
+from semel.storage.packs import MARKERS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -192,6 +193,11 @@ class Spec(Model):
             return
         if self.window is None:
             yield ("window",), "is missing: aggregate counts the records of each window"
+        if self.limits.keep_history is not None and self.sink.in_folder:
+            yield ("limits", "keep_history"), (
+                "does not work with aggregate into a folder: the SQL that `semel windows --sql` "
+                "prints reads all markers there, and would miss the windows of packed ones"
+            )
         for key, why in self.sink.aggregate_problems((START, *self.aggregate.keys)):
             yield ("sink", *key), why
         if self.source.unknown is Unknown.KEEP and not self.transforms:
@@ -382,7 +388,7 @@ class Spec(Model):
         folder = settings.data_roots()[0] / sinks.ARCHIVES / self.name
         archives = storage.archives()
         # A pipeline that had an archive before keeps it.
-        kept = archives is None or (folder / sinks.MARKERS).is_dir()
+        kept = archives is None or (folder / MARKERS).is_dir()
         return folder if kept else archives / self.name
 
     def archive_location(self) -> Location:

@@ -13,6 +13,7 @@ from semel.pipeline import identity
 from semel.pipeline.opening import elsewhere
 from semel.pipeline.spec import Spec
 from semel.sinks import Sink
+from semel.storage import packs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +136,7 @@ def _moved(
     archive = storage.at(place.archive)
     ownership.refuse_foreign_markers(connection, pipeline_id, spec.name, folder, archive)
     last = row(connection, "pipelines", "last_finalized", pipeline_id=pipeline_id)
-    if last and not layout.marker(archive, last["batch_id"]).exists():
+    if last and not packs.has_marker(layout.marker(archive, last["batch_id"])):
         raise TerminalError(
             f"pipeline {spec.name} is declared with the sink {place.address}, whose archive "
             f"{archive} lacks the marker of batch {last['batch_id']}. Nothing was planned. Move "

@@ -24,6 +24,7 @@ from semel.pipeline.spec import Spec
 from semel.repair.accept import current_user
 from semel.repair.adopt.insert import insert_erasures
 from semel.sinks import MiscountError, Sink
+from semel.storage import packs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ def accept_erased(
         all_files = []
         for number in numbers:
             path = layout.marker(archive, number)
-            text, version = storage.read_version(path)
+            text, version = packs.read_marker_version(path)
             marker = parse_marker(text, path, spec.sink_path())
             sink = None if marker.sink else sink_of(marker.spec)
             current = _current_files(text, marker, sink)
@@ -92,8 +93,8 @@ def accept_erased(
             free = {r["batch_id"] for r in rows(connection, "accept", "erasable", **values)}
             if busy := [number for number in numbers if number not in free]:
                 raise StateError(
-                    f"batch {busy[0]}: it is not finalized, or a replay of it is in progress. "
-                    "Nothing was recorded. Let that finish",
+                    f"batch {busy[0]}: it is not finalized, or a replay of it is in progress, or "
+                    "collect is packing its marker. Nothing was recorded. Let that finish",
                     next=f"semel batches {spec.name}",
                 )
         for files in reduced:
@@ -124,7 +125,7 @@ def _check_number(
 def _write(files: _MarkerFiles, at: str, by: str, why: str) -> None:
     """Rewrite a batch's marker, with the files as they are now and with this erasure."""
     path, plain, missing = files.marker.path, parse_json(files.text), files.missing
-    if path.read_bytes() != files.text:
+    if packs.read_marker_bytes(path) != files.text:
         raise RetryableError(
             f"{path}: another process changed this marker meanwhile. Run this again"
         )

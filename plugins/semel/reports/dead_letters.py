@@ -19,7 +19,7 @@ from semel.model.manifest import Kind, MarkedFile
 from semel.model.reasons import Reason
 from semel.pipeline.opening import open_source
 from semel.pipeline.spec import Spec
-from semel.storage import ArchivePath
+from semel.storage import ArchivePath, packs
 
 REFUSED = str(Kind.REFUSED)
 """The reason of rows that a table refused and `semel accept --refused` moved aside."""
@@ -112,7 +112,7 @@ def marker_of(spec: Spec, batch_id: int) -> Marker:
     not finalized, CorruptionError if the marker is damaged.
     """
     path = layout.marker(layout.archive_folder(spec), batch_id)
-    if path.exists():
+    if packs.has_marker(path):
         return read_marker(path, spec.sink_path())
     for marker in markers_of(spec):
         if marker.replay and batch_id in (old.writer_id for old in generations(marker)):

@@ -398,6 +398,9 @@ def collect(answer: "Collected | None") -> str:
         f"{_count(answer.spooled_removed, 'spooled segment')} removed"
         if answer.spooled_removed
         else "",
+        f"the markers of {_count(answer.batches_packed, 'old batch', 'old batches')} packed"
+        if answer.batches_packed
+        else "",
     ]
     removed = ", ".join(action for action in actions if action)
     lines = [f"collected {answer.pipeline}: {removed or 'nothing was due'}"]

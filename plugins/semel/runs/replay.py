@@ -39,7 +39,14 @@ from semel.plan.register import register
 from semel.runs.run import finish
 from semel.sources import Offer
 from semel.stage import JobEngine
-from semel.stage.replayed import check_source, check_verdicts, erased, has_letters, outputs
+from semel.stage.replayed import (
+    check_source,
+    check_verdicts,
+    erased,
+    has_letters,
+    outputs,
+    packed,
+)
 
 Anew = list[tuple[Claim, Offer]]
 """A batch's claims whose content the source has replaced, each with the current offer."""
@@ -448,7 +455,8 @@ def insert(
     connection: sa.Connection, spec: Spec, stored: dict[str, Any], request_key: str, **place: int
 ) -> Batch:
     """Write a replay (`replays`, `generation`, `judged_by`) or an admission (`admits`,
-    `admission`). `stored`: its declaration, with the current code.
+    `admission`). `stored`: its declaration, with the current code. Raises TerminalError if the
+    first batch is packed.
     """
     nothing = dict.fromkeys(("replays", "judged_by", "admits", "admission"))
     places = {**nothing, "generation": 1, **place}
@@ -456,6 +464,8 @@ def insert(
         connection, "replay", "insert", request_key=request_key, spec=json.dumps(stored),
         spec_digest=spec.digest(), **places,
     )  # fmt: skip
+    if inserted is None:  # Collect has begun to pack it meanwhile.
+        raise packed(place.get("replays") or place["admits"])
     return batch_of(connection, spec.name, inserted["batch_id"])
 
 
@@ -556,6 +566,8 @@ def _check_replaceable(ledger: Ledger, spec: Spec, pipeline: Pipeline, root_row:
     # Keeps ER4.
     if root_row["erased"]:
         raise erased(root)
+    if root_row["packed"]:
+        raise packed(root)
     if root_row["newest_status"] != BatchStatus.FINALIZED:
         number = root_row["newest"]
         planned = root_row["newest_status"] == BatchStatus.PLANNED

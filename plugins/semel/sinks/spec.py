@@ -14,7 +14,7 @@ from semel.declare.parts import GLOB, FolderWindow, Model, path_problem
 from semel.declare.place import Location
 from semel.errors import TerminalError
 from semel.sinks import Sink
-from semel.storage import StorePath
+from semel.storage import StorePath, packs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -43,9 +43,6 @@ ARCHIVES = "_semel"
 
 NO_WINDOW = "null"
 """The window in a file's name if the rows lack a time."""
-
-MARKERS = "markers"
-"""The folder of the success markers, in an archive."""
 
 
 class SinkSpec(Model):
@@ -234,7 +231,7 @@ def archive_of(sink: Path) -> Path:
     two.
     """
     beside, inside = sink.parent / ARCHIVES / sink.name, sink / ARCHIVES
-    archives = [archive for archive in (beside, inside) if (archive / MARKERS).is_dir()]
+    archives = [archive for archive in (beside, inside) if (archive / packs.MARKERS).is_dir()]
     if len(archives) > 1:
         raise TerminalError(
             f"{beside} and {inside} both have markers, and a sink has one archive. Move the wrong "

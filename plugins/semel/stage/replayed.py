@@ -71,6 +71,8 @@ def check_verdicts(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> None:
 
 def _winner(ledger: Ledger, pipeline: Pipeline, batch_id: int) -> tuple[Row, Marker]:
     won = ledger.rows("replay", "won", root=batch_id)[0]
+    if won["packed_in"]:
+        raise packed(batch_id)
     marker = marker_of(pipeline, batch_id, won["generation"])
     # Keeps ER4.
     if marker.erased:
@@ -83,6 +85,17 @@ def erased(root: int) -> TerminalError:
     return TerminalError(
         f"data of batch {root} were erased, and computing it again could bring them back. The "
         "output stays. Declare the new transforms in a pipeline with another name and sink",
+        next=f"semel show {root}",
+    )
+
+
+# Keeps HI2.
+def packed(root: int) -> TerminalError:
+    """The error for a replay, an admission or a comparison of a batch whose marker is in a pack."""
+    return TerminalError(
+        f"batch {root} was older than limits.keep_history: semel has packed its marker, and keeps "
+        "only the output, the marker, the dead letters and the account. The output stays. To use "
+        "other transforms for it, declare a pipeline with another name and sink",
         next=f"semel show {root}",
     )
 

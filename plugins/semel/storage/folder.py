@@ -287,8 +287,8 @@ def read_version(path: Path) -> tuple[bytes, object]:
 # Keeps RP5.
 @singledispatch
 def swap(path: Path, data: bytes, version: object, *, through: Path) -> None:  # noqa: ARG001
-    """Replace a file in one step. `version`: of the bytes that were read and judged. The caller
-    makes its folder durable.
+    """Replace a file in one step. `version`: of the bytes that were read and judged, or None if
+    they were in no file of this name. The caller makes its folder durable.
 
     In a folder the new file has its first name in the folder `through`: after `fence_off` of that
     folder, this raises FileNotFoundError. A store compares versions instead, and raises

@@ -207,8 +207,14 @@ def _read_version(key: StorePath) -> "tuple[bytes, Object]":
 # Keeps AR2.
 @folder.swap.register(StorePath)
 def _swap(
-    key: StorePath, data: bytes, version: "Object", *, through: object  # noqa: ARG001
+    key: StorePath, data: bytes, version: "Object | None", *, through: object  # noqa: ARG001
 ) -> None:
+    if version is None:
+        try:
+            _write_new(key, data)
+        except FileExistsError as error:
+            raise _replaced(key) from error
+        return
     failpoints.point("store.before_overwrite")
     about = {CHECKSUM: xxhash.xxh3_128_hexdigest(data)}
     try:
@@ -217,10 +223,12 @@ def _swap(
         with suppress(FileNotFoundError):
             if _stat(key).checksum == about[CHECKSUM]:
                 return  # The first answer to this very put was lost, or a twin has put the same.
-        raise ReplacedError(
-            f"{key}: another process replaced it meanwhile. Run this again"
-        ) from error
+        raise _replaced(key) from error
     failpoints.point("store.after_overwrite")
+
+
+def _replaced(key: StorePath) -> ReplacedError:
+    return ReplacedError(f"{key}: another process replaced it meanwhile. Run this again")
 
 
 @folder.names.register(StorePath)

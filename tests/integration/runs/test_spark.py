@@ -9,6 +9,8 @@ from fixtures.batches.workbench import Workbench, events
 from fixtures.files.markers import claims_beside, snippet, stored_sink
 from semel.ledger import Ledger
 from semel.reader import dataset
+from semel.sinks.spec import archive_of
+from semel.storage import packs
 from semel.runs.run import run_batch
 from semel.sources.files.source import FilesSource
 from semel.spark.engine import SparkEngine
@@ -78,3 +80,17 @@ def test_readme_in_spark(spark: object, tmp_path: Path) -> None:
     found = {"spark": spark}
     exec(snippet("Spark:").replace("data/out", str(sink.parent)), found)
     assert found["flights"].count() == dataset(sink).count_rows() == 6
+
+
+def test_spark_reads_packs(spark: object, tmp_path: Path) -> None:
+    """docs/reading.md: the same with the first marker in a pack, once beside its own file."""
+    sink = stored_sink(tmp_path)
+    archive = archive_of(sink)
+    first = archive / "markers" / packs.marker_name(1)
+    packs.write(archive, {1: first.read_bytes()})
+    text = snippet("Spark:") + snippet("Spark:", nth=2)
+    for _ in range(2):
+        found = {"spark": spark}
+        exec(text.replace("data/out", str(sink.parent)), found)
+        assert found["flights"].count() == dataset(sink).count_rows() == 6
+        first.unlink(missing_ok=True)

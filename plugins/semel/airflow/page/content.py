@@ -335,7 +335,9 @@ def batch_of(ledger: Ledger, name: str, batch_id: int) -> BatchDetails | None:
         if not batches or batches[0]["pipeline"] != name:
             return None
         count = PAGE_LINES
-        claims = rows(connection, "page", "claims", batch_id=batch_id, count=count)
+        claims = []
+        if not batches[0]["packed_in"]:  # Then the claims of others are among them.
+            claims = rows(connection, "page", "claims", batch_id=batch_id, count=count)
         attempts = rows(connection, "look", "attempts", batch_id=batch_id)
         files = rows(connection, "look", "files", batch_id=batch_id)
         id_runs = rows(connection, "page", "id_runs", batch_id=batch_id, count=count)

@@ -170,7 +170,7 @@ def check_copy(store: Store, marker: "Published") -> None:
         metadata: dict[str, Any] = store.head(key)[1]
     except FileNotFoundError:
         metadata = {}
-    if metadata.get(CHECKSUM) != xxhash.xxh3_128_hexdigest(marker.path.read_bytes()):
+    if metadata.get(CHECKSUM) != xxhash.xxh3_128_hexdigest(marker.read_bytes()):
         raise CorruptionError(
             f"{store.place}/{key} is not a copy of the marker {marker.path}, and readers without "
             f"the archive need it. Replay batch {marker.batch_id}, or put the marker there"

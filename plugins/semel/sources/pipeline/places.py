@@ -14,12 +14,13 @@ from typing import IO, TYPE_CHECKING, ClassVar, NamedTuple
 
 from semel.clients.objects.access import StoreLocation
 from semel.errors import TerminalError
-from semel.sinks.spec import MARKERS, archive_of
+from semel.sinks.spec import archive_of
 from semel.sources import ExecutorCheck
 from semel.sources.files import probe
 from semel.sources.pipeline.published import Output, OutputFile, parse_output, unreadable_marker
 from semel.sources.pipeline.spec import PipelineSourceSpec
-from semel.storage import temporary_file
+from semel.storage import packs, temporary_file
+from semel.storage.packs import MARKERS
 
 if TYPE_CHECKING:
     from semel.clients.objects import Object, Store
@@ -141,7 +142,12 @@ class FolderOutput(OutputPlace):
             names = os.listdir(self.archive / MARKERS)
         except NotADirectoryError as error:
             raise FileNotFoundError(*error.args) from error
-        return {name: self._version_or_error(name) for name in _in_order(names)}
+        found = {name: self._version_or_error(name) for name in _in_order(names)}
+        # After the folder, because collect writes a pack before it removes the markers.
+        packed = packs.packed(self.archive).items()
+        every = {packs.marker_name(number): _packed_version(pack) for number, pack in packed}
+        every |= found
+        return {name: every[name] for name in _in_order(every)}
 
     def _version_or_error(self, name: str) -> MarkerVersion | OSError:
         try:
@@ -150,13 +156,19 @@ class FolderOutput(OutputPlace):
             return error
 
     def version(self, name: str) -> MarkerVersion:
-        status = os.stat(self.archive / MARKERS / name)
+        path = self.archive / MARKERS / name
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            if pack := packs.pack_of(path):
+                return _packed_version(pack)
+            raise
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file")
         return MarkerVersion(_stamp(status), status.st_mtime_ns)
 
     def read_marker(self, name: str) -> tuple[bytes, str]:
-        text = (self.archive / MARKERS / name).read_bytes()
+        text = packs.read_marker_bytes(self.archive / MARKERS / name)
         return text, self.version(name).fingerprint
 
     def replaced_outputs(self, newest: Output, name: str) -> Iterator[Output]:
@@ -204,6 +216,13 @@ class FolderOutput(OutputPlace):
 def _stamp(status: os.stat_result) -> str:
     """A value that changes with each write."""
     return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+
+
+def _packed_version(pack: str) -> MarkerVersion:
+    """The version of a marker in a pack, whose name has a hash. It counts as older than those in no
+    pack.
+    """
+    return MarkerVersion(pack, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
