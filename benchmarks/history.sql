@@ -53,9 +53,9 @@ FROM (SELECT to_jsonb(f) AS row FROM semel.manifest_file AS f
          'attempt_id', {first} + n, 'batch_id', {first} + n,
          'staged_path', '/gone/s' || n, 'final_path', '/gone/f' || n)) AS made;
 
--- Spans that are over. Of each, its table was dropped.
+-- Spans that are over. Of each, its table was dropped. Their numbers are below those in use.
 INSERT INTO semel.segment OVERRIDING SYSTEM VALUE
-SELECT {first} + n, s.pipeline_id, s.span_start - (n + 1) * (s.span_end - s.span_start),
+SELECT n - {segments}, s.pipeline_id, s.span_start - (n + 1) * (s.span_end - s.span_start),
        s.span_start - n * (s.span_end - s.span_start), s.span_start
 FROM (SELECT * FROM semel.segment WHERE pipeline_id = {pipeline} ORDER BY span_start DESC LIMIT 1) AS s,
      generate_series(0, {segments} - 1) AS n;
@@ -69,7 +69,7 @@ FROM (SELECT to_jsonb(r) AS row FROM semel.id_run AS r
      jsonb_populate_record(NULL::semel.id_run, row || jsonb_build_object(
          'id_run_id', {first} + n, 'attempt_id', {first} + n / 4, 'shard', n % 4,
          'seq_min', {first} + n / 4, 'seq_max', {first} + n / 4,
-         'segment_id', {first} + (n / 4) * {segments} / {batches},
+         'segment_id', (n / 4) * {segments} / {batches} - {segments},
          'retired_at', '2020-01-01T00:00:00Z')) AS made;
 
 UPDATE semel.pipeline SET commit_seq = {first} + {batches} WHERE pipeline_id = {pipeline};

@@ -139,10 +139,15 @@ def _finalize(ledger: Ledger, spec: Spec, batch_id: int, *, accepting: bool) -> 
     content |= write_marker.completeness(now, timed=event_time.is_one_stream(stored))
     if count:
         content["files"].append(write_marker.marker_entry(refused, root, Kind.REFUSED, count))
-    else:
+    elif count is not None:
         refused.unlink(missing_ok=True)  # A failed try left it.
     if code := provenance.code_of_attempt(layout.attempt(root, batch_id, won["fence"])):
         content |= {"code": asdict(code), "code_digest": code.digest}
+    # Keeps HI1. A twin may have finalized it long ago, and collect have packed its marker.
+    with ledger.transaction() as connection:
+        current = row(connection, "finalize", "batch_status", batch_id=batch_id)
+    if current["status"] == BatchStatus.FINALIZED:
+        return result
     if batch.replays is None:
         write_marker.write_first_marker(root, batch, content, claims)
     else:
@@ -234,9 +239,12 @@ def publish(
     """
     archived = replace(won, files=tuple(file for file in files if file.kind is not Kind.DATA))
     files = [*won.files, *archived.files]
+    names = [(file, file.staged_path) for file in files]
+    names += [(file, file.final_path) for file in archived.files]
     for _ in range(_ROUNDS_MAX):
-        staged = links.presence_of((file, file.staged_path) for file in files)
-        targets = [*sink.query_presence(won), *archive.query_presence(archived)]
+        looked = links.presence_of(names)
+        staged, in_archive = looked[: len(files)], looked[len(files) :]
+        targets = [*sink.query_presence(won), *in_archive]
         failpoints.point("finalize.after_look")
         acts = list(map(judge, staged, targets))
         # Keeps F4.

@@ -519,7 +519,7 @@ OF_SECONDS: dict[str, Removal] = {
     "a header goes with all that name it":
         sql("collect.remove_runs", "AND s.segment_id < ALL", "AND s.dropped_at IS NOT NULL OR s.segment_id < ALL"),
     "a late finalizer writes no marker beside a packed one":
-        code("archive.write_marker:write_first_marker", "packs.read_packed_marker(marker)", new="None"),
+        code("finalize:_finalize", 'current["status"] == BatchStatus.FINALIZED'),
     "markers are removed under the pipeline's lock":
         code("collect.pack:_finish", "pipelines.lock(connection, pipeline)", new="None"),
     "only batches that committed count as newest": all_of(

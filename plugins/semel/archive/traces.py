@@ -62,14 +62,13 @@ def find_traces(sink: Path | None, archive: ArchivePath, specs: Iterable[Spec]) 
 
 
 def marker_numbers(archive: ArchivePath, first: int = 0) -> set[int]:
-    """The numbers of the batches with markers in an archive, by file name, from `first` on. Without
-    `first`, also those with a marker in a pack. Raises CorruptionError if a pack is damaged.
+    """The numbers of the batches with markers in the folder of markers, by file name, from `first`
+    on.
     """
     # Longer numbers, which have another digit in front than 0, sort after this name.
     after = layout.marker(archive, first - 1).name if 0 < first <= _SORTED_MAX else ""
     matches = (_MARKER.fullmatch(name) for name in names(layout.markers(archive), after))
-    found = {int(match[1]) for match in matches if match}
-    return found if first > 0 else found | packs.packed(archive).keys()
+    return {int(match[1]) for match in matches if match}
 
 
 def describe_trace(sink: Path | None, archive: ArchivePath, spec: Spec) -> str | None:

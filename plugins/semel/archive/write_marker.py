@@ -211,18 +211,14 @@ def write_first_marker(
     _add_claims(archive, batch, content, claims)
     marker = layout.marker(archive, batch.batch_id)
     make_folder(marker.parent)
-    # Collect may have packed it, if a twin has finalized the batch long ago.
-    if (text := packs.read_packed_marker(marker)) is None:
-        try:
-            write_new(marker, _text(content))
+    try:
+        write_new(marker, _text(content))
+    except FileExistsError:
+        existing = parse_json(packs.read_marker_bytes(marker))
+        if existing.get("generation", 1) > 1:
             return
-        except FileExistsError:
-            text = packs.read_marker_bytes(marker)
-    existing = parse_json(text)
-    if existing.get("generation", 1) > 1:
-        return
-    _check_same(marker, existing, content)
-    sync_folder(marker.parent)
+        _check_same(marker, existing, content)
+        sync_folder(marker.parent)
 
 
 def _add_claims(

@@ -71,7 +71,8 @@ def accept_erased(
     with ledger.transaction() as connection:
         pipeline = pipelines.find(connection, spec.name)
     archive = storage.at(pipeline.archive_path) if pipeline else layout.archive_folder(spec)
-    numbers = [n for n in sorted(traces.marker_numbers(archive)) if first <= n <= last]
+    marked = traces.marker_numbers(archive) | packs.packed(archive).keys()
+    numbers = [number for number in sorted(marked) if first <= number <= last]
     with open_sinks(spec) as sink_of:
         all_files = []
         for number in numbers:

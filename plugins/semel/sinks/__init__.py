@@ -311,9 +311,11 @@ class Sink(ABC):
         """
         return 0
 
-    def count_refused(self, won: CommittedBatch) -> int:  # noqa: ARG002
-        """The number of rows in a published batch whose refusal a person accepted."""
-        return 0
+    def count_refused(self, won: CommittedBatch) -> int | None:  # noqa: ARG002
+        """The number of rows in a published batch whose refusal a person accepted. Returns None if
+        the sink refuses no rows.
+        """
+        return None
 
     def notes(self, newest: "NotesQuery | None" = None) -> "Notes | None":  # noqa: ARG002
         """The target's own notes on published batches of any pipeline.

@@ -130,7 +130,8 @@ def _read_note(store: Store, item: Object) -> BatchNote | DamagedNote:
 
 # Keeps OB12.
 def put_marker_copy(store: Store, won: CommittedBatch, marker: ArchivePath) -> None:
-    """Put a copy of the marker, or replace an older one. HEAD decides, before and after each try.
+    """Put a copy of the marker, or replace an older one. If there is one, HEAD decides, before and
+    after each try.
 
     Raises CorruptionError if another object has its key, RetryableError if the copy changes
     constantly.
@@ -138,12 +139,10 @@ def put_marker_copy(store: Store, won: CommittedBatch, marker: ArchivePath) -> N
     text, key = marker.read_bytes(), f"{MARKERS}/{marker.name}"
     generation = int(parse_json(text).get("generation", 1))
     metadata = {CHECKSUM: xxhash.xxh3_128_hexdigest(text), GENERATION: str(generation)}
+    if store.create(key, text, metadata):
+        return
     for _ in range(_ROUNDS_MAX):
-        try:
-            head, stored = store.head(key)
-        except FileNotFoundError:
-            store.create(key, text, metadata)
-            continue
+        head, stored = store.head(key)
         number = stored.get(GENERATION, "")
         if stored == stored | metadata or (number.isdecimal() and int(number) > generation):
             return

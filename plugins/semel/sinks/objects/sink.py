@@ -118,7 +118,7 @@ class ObjectsSink(RemoteSink):
         return Presence.RIGHT if same else Presence.WRONG
 
     def publish(self, won: CommittedBatch, missing: "Sequence[ManifestFile]") -> None:
-        if won.files:
+        if missing:  # Else its number is claimed.
             with self._explain_denial():
                 batch_notes.claim_number(self._store, won)
         in_memory = BYTES_AT_ONCE // max((file.bytes for file in missing), default=1)
