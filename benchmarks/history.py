@@ -8,12 +8,12 @@
    for each hundred batches. Its files are gone from the folder; half of them were short, of all
    lengths up to 4 KiB, the others had one inode in turn. In turn, a file of `--records` lands on
    both sides and goes through the verbs; `ratio_max` is the largest ratio of a step.
-2. `--there` files that did not change lie in a folder: `plan_idle_s` is a plan with nothing to do,
-   `plan_one_s` one with a new file beside them.
-3. `--small` files of one record land at once: `small_files_s` is `semel run` on two cores.
-4. The reader and find, by the number of markers: they may be linear in it.
-5. `limits.keep_history` packs the history of part 1: seconds, bytes before and after, and the steps
+2. `limits.keep_history` packs the history of part 1: seconds, bytes before and after, and the steps
    of a batch behind it.
+3. `--there` files that did not change lie in a folder: `plan_idle_s` is a plan with nothing to do,
+   `plan_one_s` one with a new file beside them.
+4. `--small` files of one record land at once: `small_files_s` is `semel run` on two cores.
+5. The reader and find, by the number of markers: they may be linear in it.
 
 Stage runs without Spark in part 1 (tests/fixtures/spark/local.py): what differs is the ledger.
 """
@@ -97,8 +97,8 @@ def _measure(place: Place, options: Namespace) -> dict[str, Any]:
         sides = {"new": _Side(place, new, "new"), "grown": _Side(place, grown, "grown")}
         fill(grown_dsn, sides["grown"].spec.name, options.batches)
         found = _in_turn(sides, options)
-        there = _there(place, grown, options)
         packed = _packed(sides["grown"], options)
+        there = _there(place, grown, options)
     markers = _markers(place, sides["new"].spec, options)
     middle = {
         side: {step: statistics.median(run[step] for run in runs) for step in _NAMES}
