@@ -73,7 +73,6 @@ def tune(patch: pytest.MonkeyPatch, clock: Clock) -> None:
     """
     patch.setattr(pack, "PACK_BATCHES_MIN", 1)
     patch.setattr(pack, "PACK_BATCHES_MAX", 2)
-    patch.setattr(pack, "NOTES_COMPARED", 3)
     patch.setattr(ownership, "NOTES_COMPARED", 3)
     patch.setitem(merge_candidates.__kwdefaults__, "live_max", 1)
     patch.setattr(FilesSource, "split_size", 500)

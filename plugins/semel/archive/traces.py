@@ -48,9 +48,8 @@ class Traces:
     @property
     def batch_max(self) -> int:
         """The highest batch number in any name. Returns 0 without traces."""
-        archived = (self.markers, self.batch_files, self.replaced, self.packs, self.staging)
-        every = (*archived, self.output)
-        return max((number for part in every for number in part.values()), default=0)
+        parts = vars(self).values()
+        return max((number for part in parts for number in part.values()), default=0)
 
 
 def find_traces(sink: Path | None, archive: ArchivePath, specs: Iterable[Spec]) -> Traces:

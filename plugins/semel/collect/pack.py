@@ -14,8 +14,7 @@ import json
 from collections.abc import Iterator
 
 from semel import failpoints, storage
-from semel.archive import layout
-from semel.archive.ownership import NOTES_COMPARED
+from semel.archive import layout, ownership
 from semel.errors import CorruptionError, RetryableError
 from semel.ledger import Ledger, change, pipelines, rows
 from semel.model.batch import Pipeline
@@ -82,7 +81,7 @@ def _begin(
     values = {
         "pipeline_id": pipeline.pipeline_id,
         "keep_seconds": keep_seconds,
-        "newest": NOTES_COMPARED,
+        "newest": ownership.NOTES_COMPARED,
     }
     found = ledger.rows("collect", "packable", count=PACK_BATCHES_MAX, **values)
     if len(found) < PACK_BATCHES_MIN:

@@ -16,8 +16,8 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -174,10 +174,11 @@ def _check_sink(context: StageContext, sink: Sink, job: StageJob) -> RowChecker 
     """Check the sink before the job. Returns the check for rows if the sink can refuse some."""
     ledger, pipeline, batch = context.ledger, context.pipeline, context.batch
     is_replay = batch.replays is not None
-    with ThreadPoolExecutor(1) as pool:  # Both may ask a store.
-        checked = pool.submit(storage.check_guarantees, context.archive)
-        refuses = sink.check(_columns(job), job.data_dir)
-        checked.result()
+    checks = (
+        partial(storage.check_guarantees, context.archive),
+        partial(sink.check, _columns(job), job.data_dir),
+    )
+    _, refuses = storage.each(context.archive, lambda check: check(), checks)
     ownership.check_target(ledger, pipeline, sink, context.known, job.data_dir, replay=is_replay)
     notes = refuses.notes if refuses else ()
     if is_replay:

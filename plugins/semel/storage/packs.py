@@ -29,7 +29,8 @@ PACKS_IN_MEMORY = 2
 """Packs whose markers a process keeps: readers of many markers read them in their order."""
 
 _PACK = re.compile(r"b(\d{8,})-b(\d{8,})-([0-9a-f]{32})\.parquet", re.ASCII)
-_MARKER = re.compile(r"b(\d{8,})\.json", re.ASCII)
+MARKER = re.compile(r"b(\d{8,})\.json", re.ASCII)
+"""The name of a marker, with its batch."""
 
 _loading = Lock()
 
@@ -196,7 +197,7 @@ def pack_of(marker: ArchivePath) -> str | None:
 
 def _find(marker: ArchivePath) -> tuple[ArchivePath, int] | None:
     """The pack that has a marker, and the number of its batch."""
-    archive, match = marker.parents[1], _MARKER.fullmatch(marker.name)
+    archive, match = marker.parents[1], MARKER.fullmatch(marker.name)
     if match is None or marker.parent.name != MARKERS:
         return None
     batch_id = int(match[1])

@@ -52,10 +52,7 @@ from semel.storage.packs import unpack
 
 NEWEST = 2
 HISTORY = {"quarantine_ratio_max": 1.0, "keep_history": "0 s"}
-POINTS = (
-    "pack.after_begin", "pack.before_write", "pack.after_write", "pack.before_remove",
-    "pack.after_remove", "pack.before_end", "pack.after_end",
-)  # fmt: skip
+POINTS = [point for point in failpoints.points() if point.startswith("pack.")]
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +60,6 @@ def _small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packs of three batches, from one on, and two batches that stay."""
     monkeypatch.setattr(pack, "PACK_BATCHES_MIN", 1)
     monkeypatch.setattr(pack, "PACK_BATCHES_MAX", 3)
-    monkeypatch.setattr(pack, "NOTES_COMPARED", NEWEST)
     monkeypatch.setattr(ownership, "NOTES_COMPARED", NEWEST)
 
 
@@ -351,7 +347,7 @@ def test_collect_packs_between_two_looks(
     def ask(*args: Any, **options: Any) -> list[Any]:
         known = known_batches(*args, **options)
         with monkeypatch.context() as patch:
-            patch.setattr(pack, "NOTES_COMPARED", 1)
+            patch.setattr(ownership, "NOTES_COMPARED", 1)
             patch.setattr(ownership, "known_batches", known_batches)
             packed(ledger, spec)
         return known

@@ -3,7 +3,6 @@
 import errno
 import io
 import os
-import re
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -24,8 +23,6 @@ from semel.storage.packs import MARKERS
 
 if TYPE_CHECKING:
     from semel.clients.objects import Object, Store
-
-_MARKER = re.compile(r"b(\d{8,})\.json", re.ASCII)
 
 
 class WrittenMeanwhileError(Exception):
@@ -314,5 +311,5 @@ def _version_of(item: "Object") -> MarkerVersion:
 
 def _in_order(names: Iterable[str]) -> list[str]:
     """The names of markers among these, in the order of their batches."""
-    matches = filter(None, map(_MARKER.fullmatch, names))
+    matches = filter(None, map(packs.MARKER.fullmatch, names))
     return [match[0] for match in sorted(matches, key=lambda match: int(match[1]))]
